@@ -24,7 +24,7 @@ INSTALL_PROJECT := $(BIN)/python -m pip install --quiet --no-index --no-build-is
 COMPILE := $(UV_PIP) compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate
 
-.PHONY: help demo test check bench simulate explore lock clean
+.PHONY: help demo test check coverage bench simulate explore lock clean
 
 help: ## Show this list.
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -39,9 +39,15 @@ check: .venv/.dev ## Formatting, lint, types, import contracts, dependencies, do
 	@$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/deptry .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/deptry src
 	$(BIN)/python -m tests.docs_check
+
+coverage: .venv/.dev ## Run the suite under coverage and print what it misses.
+	@$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 bench: .venv/.dev ## Measure cost and throughput.
 	@$(BIN)/python -m doubtless.testing.bench $(ARGS)
