@@ -55,6 +55,8 @@ __all__ = [
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until stdin ends or the lifetime is over, and return the exit code.
 
+    That is 2 where the rules can't be read or the port can't be had.
+
     When the provider listens, one line of JSON goes to stdout:
     `{"port": …, "admin_port": …, "pid": …}`.
     """
@@ -67,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rules = json.loads(options.rules.read_bytes()) if options.rules else {}
         provider = Provider(rules, port=options.port, log=options.log)
+        asyncio.run(_serve(provider, options.lifetime_s))
     except (OSError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
-    asyncio.run(_serve(provider, options.lifetime_s))
     return 0
 
 

@@ -10,7 +10,6 @@ from typing import Protocol, cast
 from doubtless.testing.provider_app import Application, refusal
 from doubtless.testing.provider_http import Answer, Malformed, Request
 from doubtless.testing.provider_rules import ConfigError, Document, Json, RuleBook
-from doubtless.testing.provider_store import Effect
 
 
 class Controls(Protocol):
@@ -48,6 +47,7 @@ class Admin:
             ("GET", "/_admin/rules"): self._rules,
             ("POST", "/_admin/rules"): self._configure,
             ("POST", "/_admin/complete"): self._complete,
+            ("POST", "/_admin/objects"): self._seed,
             ("POST", "/_admin/listener"): self._listener,
             ("POST", "/_admin/reset"): self._reset,
         }
@@ -65,8 +65,8 @@ class Admin:
             return refusal(404, "not_pending", str(error))
 
     async def _effects(self, request: Request) -> Answer:
-        store = self._controls.app.store
-        shown = [effect for effect in store.effects if _asked_for(effect, request.head.query)]
+        store, query = self._controls.app.store, request.head.query
+        shown = store.found(query.get("operation"), query.get("collection"), query.get("key"))
         return Answer.of(
             200,
             {
@@ -100,6 +100,13 @@ class Admin:
             raise ConfigError("status: succeeded or failed is expected")
         return self._controls.app.complete(str(fields.get("id")), str(status)).answer()
 
+    async def _seed(self, request: Request) -> Answer:
+        fields = request.fields()
+        collection, item_id = fields.pop("collection", None), fields.get("id")
+        if not isinstance(collection, str) or not isinstance(item_id, str | None):
+            raise ConfigError("collection, and id if there is one, must be text")
+        return self._controls.app.seed(collection, fields, item_id).answer(201)
+
     async def _listener(self, request: Request) -> Answer:
         fields = request.fields()
         closed_for_s = fields.get("closed_for_s", 0)
@@ -114,7 +121,3 @@ class Admin:
     async def _reset(self, _: Request) -> Answer:
         await self._controls.reset()
         return Answer.of(200, {})
-
-
-def _asked_for(effect: Effect, query: Mapping[str, str]) -> bool:
-    return all(str(getattr(effect, name, None)) == wanted for name, wanted in query.items())

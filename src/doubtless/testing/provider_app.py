@@ -109,6 +109,14 @@ class Application:
             return self._list(call) if call.id is None else self._get(call)
         return self._refused_at_once(call) or await self._under_key(call)
 
+    def seed(self, collection: str, fields: Mapping[str, Json], item_id: str | None) -> Item:
+        """Add an object that was there before the story begins. It is no effect."""
+        status = fields.get("status", "succeeded")
+        content = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
+        return self.store.create(
+            collection, content, Origin(), status=str(status), client_id=item_id, counted=False
+        )
+
     def complete(self, item_id: str, status: str) -> Item:
         """Finish the pending work with this id.
 

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlencode
 
 from doubtless.testing.provider_rules import ConfigError, Document
 from doubtless.testing.provider_store import Arrival, Effect
@@ -57,16 +58,15 @@ class ProviderProcess:
     ) -> list[Effect]:
         """Return the effects, in the order of commits; what is given must be equal."""
         wanted = {"operation": operation, "collection": collection, "key": key}
-        found = [Effect(**part) for part in self._admin("GET", "/_admin/effects")["effects"]]
+        query = urlencode({name: value for name, value in wanted.items() if value is not None})
         return [
-            effect
-            for effect in found
-            if all(want in (None, getattr(effect, name)) for name, want in wanted.items())
+            Effect(**part) for part in self._admin("GET", f"/_admin/effects?{query}")["effects"]
         ]
 
     def counts(self) -> dict[str, int]:
         """Return the number of effects by operation; those without one stand under ""."""
-        return dict(Counter(effect.operation or "" for effect in self.effects()))
+        counts: dict[str, int] = self._admin("GET", "/_admin/effects")["counts"]
+        return counts
 
     def pending(self) -> list[str]:
         """Return the ids of the work that was accepted and is not finished."""
@@ -86,6 +86,16 @@ class ProviderProcess:
         for rule in self._admin("GET", "/_admin/rules")["rules"]:
             fired[rule["action"]] += rule["fired"]
         return dict(fired)
+
+    def seed(
+        self, collection: str, fields: Mapping[str, object], *, item_id: str | None = None
+    ) -> str:
+        """Add an object that was there before the story begins, and return its id.
+
+        It is no effect. `fields` may carry a `status`; "succeeded" is the default.
+        """
+        body = {**fields, "collection": collection, "id": item_id}
+        return str(self._admin("POST", "/_admin/objects", body)["id"])
 
     def complete(self, item_id: str, status: str = "succeeded") -> None:
         """Finish pending work as "succeeded" (now it is an effect) or "failed".
@@ -128,6 +138,10 @@ class ProviderProcess:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def signal(self, number: int) -> None:
+        """Send the process a signal: SIGSTOP makes it silent, SIGCONT wakes it."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL the process and wait until it is gone. Its log keeps the count."""

@@ -7,6 +7,7 @@ happens would make every test of it pass.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
@@ -207,6 +208,13 @@ class RuleBook:
             {"action": armed.rule.then.name, "seen": armed.seen, "fired": armed.fired}
             for armed in self._armed
         ]
+
+    def fired(self) -> dict[str, int]:
+        """Return how often each action happened."""
+        fired: Counter[str] = Counter()
+        for armed in self._armed:
+            fired[armed.rule.then.name] += armed.fired
+        return dict(fired)
 
     @staticmethod
     def _first(candidates: Sequence[_Armed]) -> Action | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -14,11 +14,12 @@ from doubtless.testing.provider_admin import Admin
 from doubtless.testing.provider_app import Application, refusal
 from doubtless.testing.provider_faults import Exchange, serve
 from doubtless.testing.provider_http import Connection, Head, Incomplete, Malformed, Request
-from doubtless.testing.provider_rules import Action, Document, RuleBook, parse_config
+from doubtless.testing.provider_rules import Action, Document, Json, RuleBook, parse_config
 from doubtless.testing.provider_store import Arrival, Effect, Store
 
 LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 256
+_POLL_S: Final = 0.005
 _ADMIN_PREFIX: Final = "/_admin/"
 
 
@@ -138,9 +139,15 @@ class Provider:
         self._app.config = parse_config(rules, self._app.config)
         self._book = RuleBook(self._app.config.rules)
 
-    def effects(self) -> list[Effect]:
-        """Return every effect, in the order of commits."""
-        return list(self._store.effects)
+    def effects(
+        self,
+        *,
+        operation: str | None = None,
+        collection: str | None = None,
+        key: str | None = None,
+    ) -> list[Effect]:
+        """Return the effects, in the order of commits; what is given must be equal."""
+        return self._store.found(operation, collection, key)
 
     def counts(self) -> dict[str, int]:
         """Return the number of effects by operation; those without one stand under ""."""
@@ -150,6 +157,27 @@ class Provider:
         """Return every request head that was read from the API's port."""
         return list(self._store.arrivals)
 
+    def connections(self) -> int:
+        """Return how many connections the API's port accepted, reset ones too."""
+        return self._store.connections
+
+    def pending(self) -> list[str]:
+        """Return the ids of the work that was accepted and is not finished."""
+        return [item.id for item in self._store.pending()]
+
+    def fired(self) -> dict[str, int]:
+        """Return how often each fault really happened, by the action's name."""
+        return self._book.fired()
+
+    def seed(
+        self, collection: str, fields: Mapping[str, Json], *, item_id: str | None = None
+    ) -> str:
+        """Add an object that was there before the story begins, and return its id.
+
+        It is no effect. `fields` may carry a `status`; "succeeded" is the default.
+        """
+        return self._app.seed(collection, fields, item_id).id
+
     def complete(self, item_id: str, status: str = "succeeded") -> None:
         """Finish pending work as "succeeded" (now it is an effect) or "failed".
 
@@ -157,6 +185,19 @@ class Provider:
             LookupError: Nothing is pending under `item_id`.
         """
         self._app.complete(item_id, status)
+
+    async def wait_for(
+        self, condition: Callable[[Provider], bool], *, timeout_s: float = 5.0
+    ) -> None:
+        """Return as soon as `condition(self)` holds.
+
+        Raises:
+            TimeoutError: It did not hold within `timeout_s`.
+        """
+        async with asyncio.timeout(timeout_s):
+            # ASYNC110 wants an event, but what a caller may wait for has none.
+            while not condition(self):  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
 
     async def reset(self) -> None:
         """Forget all but the configuration, whose counters start anew; listen again.

@@ -59,11 +59,11 @@ class Arrival:
 class Origin:
     """The request by which something happened."""
 
-    number: int
-    key: str | None
-    operation: str | None
-    amount: int | None
-    correlation_id: str | None
+    number: int = 0  # the arrival's; zero: no request, but the test's own set-up
+    key: str | None = None
+    operation: str | None = None
+    amount: int | None = None
+    correlation_id: str | None = None
 
     @classmethod
     def of(cls, request: Request, fields: Mapping[str, Json]) -> Origin:
@@ -167,8 +167,9 @@ class Store:
         *,
         status: str,
         client_id: str | None = None,
+        counted: bool = True,
     ) -> Item:
-        """Add an object. What is pending is no effect yet; anything else is recorded as one."""
+        """Add an object. It is an effect, unless it is pending or not `counted`."""
         singular = collection.removesuffix("s")
         number = len(self.items) + 1
         item = Item(
@@ -182,7 +183,7 @@ class Store:
         )
         # A new object under a deleted one's id starts a new item, as in most providers.
         self.items[collection, item.id] = item
-        if status != "pending":
+        if counted and status != "pending":
             self.record("create", item, origin)
         return item
 
@@ -206,13 +207,24 @@ class Store:
                 log.flush()
                 os.fsync(log.fileno())
         self.effects.append(effect)
-        self.arrivals[origin.number - 1].committed = True
+        if origin.number:  # zero: work that was there before any request
+            self.arrivals[origin.number - 1].committed = True
 
     def complete(self, item: Item, status: str) -> None:
         """Finish pending work. Success is the moment at which the effect is made."""
         item.write({**(item.now or {}), "status": status})
         if status == "succeeded":
             self.record("create", item, item.origin)
+
+    def found(self, operation: str | None, collection: str | None, key: str | None) -> list[Effect]:
+        """Return the effects, in the order of commits; what is given must be equal."""
+        return [
+            effect
+            for effect in self.effects
+            if operation in (None, effect.operation)
+            and collection in (None, effect.collection)
+            and key in (None, effect.key)
+        ]
 
     def pending(self) -> list[Item]:
         """Return what was accepted and is not finished."""
