@@ -1,0 +1,183 @@
+"""Group commit: many units of work in one transaction, each of which may fail alone."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from doubtless.errors import LedgerError, LedgerUnavailable
+from doubtless.ledger.codec import integer_of
+from doubtless.ledger.transaction import Session, Transaction
+
+Sink = TypeVar("Sink")
+Work: TypeAlias = Callable[[Transaction], object]
+Unit: TypeAlias = tuple[Work, Sink]
+Answer: TypeAlias = tuple[Sink, object, BaseException | None]
+
+IN_DOUBT: Final = (
+    "whether this was recorded is not known until the ledger can be written again;"
+    " a repeat under the same operation_id is safe"
+)
+NOTHING: Final = "nothing of this was recorded"
+
+FLOOR: Final = """
+    update meta
+       set clock_floor_ms = case when clock_floor_ms < :wall_ms then :wall_ms
+                                 else clock_floor_ms end
+     where tenant = 'main'
+ returning clock_floor_ms
+"""
+TOUCH: Final = "update meta set clock_floor_ms = clock_floor_ms where tenant = 'main'"
+
+
+@dataclass(slots=True)
+class Stats:
+    """What was committed since the ledger was opened."""
+
+    batches: int = 0
+    units: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)  # units in a batch → how many batches
+
+
+class Group(Generic[Sink]):
+    """The one writing connection of a ledger. Used by one thread at a time.
+
+    Args:
+        session: An open connection.
+        renew: Opens another one like it; None where there can be none, in memory.
+        clock: The wall clock in milliseconds.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        renew: Callable[[], Session] | None,
+        clock: Callable[[], int],
+    ) -> None:
+        self._session = session
+        self._renew: Final = renew
+        self._clock: Final = clock
+        self._transaction = Transaction(session, now_ms=0, wall_ms=0)
+        self._sound = True  # the last transaction ended as it should
+        self.stats: Final = Stats()
+
+    def run(self, units: Iterator[Unit[Sink]]) -> list[Answer[Sink]]:
+        """Run units in one transaction and answer for each. What is answered well is durable.
+
+        A unit that raises is taken back alone, and answered with what it raised. If the transaction
+        itself fails, every unit is answered with LedgerUnavailable, and nothing of any is recorded;
+        where even that can't be made sure, the text says so.
+        """
+        taken: list[Sink] = []
+        answers: list[Answer[Sink]] = []
+        began = committing = False
+        try:
+            self._begin()
+            began = True
+            for work, sink in units:
+                taken.append(sink)
+                value, error = self._one(work)
+                answers.append((sink, value, error))
+            committing = True
+            self._session.commit()
+        except LedgerUnavailable as error:
+            self._sound = False
+            mended = began and self._mend()
+            told = f"{error}: {NOTHING if mended or not committing else IN_DOUBT}"
+            if not taken:
+                taken.append(next(units)[1])
+            return [(sink, None, LedgerUnavailable(told)) for sink in taken]
+        self._count(len(answers))
+        return answers
+
+    def _begin(self) -> None:
+        if not self._sound and not self._mend():
+            raise LedgerUnavailable("the ledger failed, and still can't be written")
+        self._session.begin(write=True)
+        wall_ms = self._clock()
+        try:
+            floor = self._session.execute(FLOOR, {"wall_ms": wall_ms})
+        except LedgerUnavailable:
+            self._session.rollback()
+            raise
+        self._transaction.wall_ms = wall_ms
+        self._transaction.now_ms = integer_of(floor[0][0])
+
+    def _one(self, work: Work) -> tuple[object, BaseException | None]:
+        session = self._session
+        session.savepoint()
+        try:
+            value = work(self._transaction)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller, whatever it is
+            self._raise_broken()
+            session.undo()
+            return None, error
+        self._raise_broken()  # the unit may have swallowed it
+        session.keep()
+        return value, None
+
+    def _raise_broken(self) -> None:
+        if self._session.broken is not None:
+            raise self._session.broken
+
+    def _mend(self) -> bool:
+        """Take a failed transaction back, and show that the ledger can commit again.
+
+        A commit that failed may have left all its pages in the log, and only the index in shared
+        memory says that they don't count. A commit after it writes over them, so that no recovery
+        after a crash can bring them back. For the same reason the new connection is opened before
+        the old one is closed: the last one to close would lose that index.
+        """
+        for again in (False, True):
+            try:
+                if again and not self._reopen():
+                    break
+                self._session.rollback()
+                self._session.begin(write=True)
+                self._session.execute(TOUCH, {})
+                self._session.commit()
+            except LedgerUnavailable:
+                continue
+            self._sound = True
+            return True
+        return False
+
+    def _reopen(self) -> bool:
+        if self._renew is None:
+            return False
+        try:
+            session = self._renew()
+        except LedgerError:
+            return False
+        self._session.close()
+        self._session = session
+        self._transaction = Transaction(session, now_ms=0, wall_ms=0)
+        return True
+
+    def read(self, work: Work) -> object:
+        """Run `work` on the writing connection without committing: where there is no other."""
+        return read_with(self._session, self._clock, work)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _count(self, units: int) -> None:
+        stats = self.stats
+        stats.batches += 1
+        stats.units += units
+        stats.sizes[units] = stats.sizes.get(units, 0) + 1
+
+
+READ_FLOOR: Final = "select clock_floor_ms from meta where tenant = 'main'"
+
+
+def read_with(session: Session, clock: Callable[[], int], work: Work) -> object:
+    """Run `work` on one snapshot of the ledger and end it without a commit."""
+    session.begin(write=False)
+    try:
+        floor_ms = integer_of(session.execute(READ_FLOOR, {})[0][0])
+        wall_ms = clock()
+        return work(Transaction(session, now_ms=max(wall_ms, floor_ms), wall_ms=wall_ms))
+    finally:
+        session.rollback()

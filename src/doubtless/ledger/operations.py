@@ -1,0 +1,350 @@
+"""Operations: created, loaded, and changed by compare-and-set alone.
+
+Every function names its tenant, directly or by the operation that it is given.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from operator import attrgetter
+from typing import Final
+
+from doubtless.core.model import Blocker, Json, Operation, Principal, Record, State
+from doubtless.errors import IllegalTransition, OperationNotFound, StaleVersion
+from doubtless.ledger import attempts, claims
+from doubtless.ledger.bodies import put_body, put_contract
+from doubtless.ledger.codec import Value, integer_of, statement, text_of
+from doubtless.ledger.journal import OPERATION, Kind, append, settled
+from doubtless.ledger.store import Transaction
+
+INSERT: Final = statement("insert into operation ({columns}) values ({places})", OPERATION)
+DEPEND: Final = """
+    insert into dependency (tenant, operation_id, number, after_id)
+    values (:tenant, :operation_id, :number, :after_id)
+"""
+
+
+def insert(
+    tx: Transaction,
+    operation: Operation,
+    *,
+    bodies: Mapping[str, bytes],
+    contract_json: str,
+    principal: Principal,
+    inputs: Mapping[str, Json],
+    after: Sequence[str] = (),
+) -> None:
+    """Create an operation as given, and journal the whole of it.
+
+    Args:
+        bodies: By kind ("payload", "request", …); stored under number 0, journalled by digest.
+        contract_json: The snapshot behind `operation.contract_digest`; kept once per digest.
+        inputs: What the decision to create it was made from.
+        after: Ids of operations that must have succeeded first.
+
+    Raises:
+        LedgerError: its id, or one of `after`, is already taken or missing.
+        ValueError: a value that neither JSON nor the database carries exactly.
+    """
+    tenant = operation.tenant
+    tx.run(INSERT, **OPERATION.params(operation))
+    put_contract(tx, tenant, operation.contract_digest, contract_json)
+    digests = {
+        kind: put_body(tx, tenant, operation.id, kind, 0, content)
+        for kind, content in bodies.items()
+    }
+    for number, after_id in enumerate(after, 1):
+        tx.run(DEPEND, tenant=tenant, operation_id=operation.id, number=number, after_id=after_id)
+    data: dict[str, Json] = {
+        "operation": OPERATION.to_json(operation),
+        "bodies": digests,
+        "inputs": inputs,
+    }
+    if after:
+        data["after"] = list(after)
+    append(tx, tenant, operation.id, Kind.PREPARED, principal, data)
+    if operation.state.ends:
+        settled(tx, operation)
+
+
+GET: Final = statement(
+    "select {columns} from operation where tenant = :tenant and id = :id", OPERATION
+)
+
+
+def get(tx: Transaction, tenant: str, operation_id: str) -> Operation | None:
+    """Return an operation as it stands, or None."""
+    rows = tx.tuples(GET, tenant=tenant, id=operation_id)
+    return OPERATION.from_row(rows[0]) if rows else None
+
+
+BLOCKERS: Final = """
+    select operation.id, operation.state
+      from dependency
+      join operation on operation.tenant = dependency.tenant and operation.id = dependency.after_id
+     where dependency.tenant = :tenant and dependency.operation_id = :operation_id
+  order by dependency.number
+"""
+
+
+def load(
+    tx: Transaction, tenant: str, operation_id: str, *, latest_wins: bool = False
+) -> Record | None:
+    """Return an operation with all that was ever seen of it, or None.
+
+    `object_taken_by` is who holds its claim now, if not itself. With `latest_wins` its siblings on
+    the same object are looked up too: `overtaken_by` is the newest created after it, `waits_for`
+    the oldest before it that is still open or still holds the claim. `newer_twin` matters to a
+    failed operation alone, and is None for others.
+    """
+    operation = get(tx, tenant, operation_id)
+    if operation is None:
+        return None
+    blockers = tx.tuples(BLOCKERS, tenant=tenant, operation_id=operation_id)
+    holder = None
+    if operation.claim is not None:
+        holder = claims.claim_holder(tx, tenant, operation.source, operation.claim, tx.now_ms)
+    taken_by = holder if holder != operation_id else None
+    older, newer = siblings(tx, operation) if latest_wins else (None, None)
+    twin = later_twin(tx, operation) if operation.state is State.FAILED else None
+    if latest_wins and older is None and taken_by is not None and taken_by != newer:
+        older = taken_by
+    return Record(
+        operation=operation,
+        attempts=attempts.attempts_of(tx, tenant, operation_id),
+        evidence=attempts.evidence_of(tx, tenant, operation_id),
+        approvals=attempts.approvals_of(tx, tenant, operation_id),
+        blockers=tuple(
+            Blocker(operation_id=text_of(blocker), state=State(text_of(state)))
+            for blocker, state in blockers
+        ),
+        newer_twin=twin,
+        overtaken_by=newer,
+        waits_for=older,
+        object_taken_by=taken_by,
+    )
+
+
+OLDER_OPEN: Final = """
+    select id
+      from operation
+     where tenant = :tenant and source = :source and claim = :claim
+       and state not in ('succeeded', 'failed', 'rejected', 'cancelled')
+       and position < (select position from operation where tenant = :tenant and id = :id)
+  order by position
+     limit 1
+"""
+NEWEST: Final = """
+    select id
+      from operation
+     where tenant = :tenant and source = :source and claim = :claim
+       and position > (select position from operation where tenant = :tenant and id = :id)
+  order by position desc
+     limit 1
+"""
+
+
+def siblings(tx: Transaction, operation: Operation) -> tuple[str | None, str | None]:
+    """Return the oldest open operation before this one on its object, and the newest after it."""
+    if operation.claim is None:
+        return None, None
+    where = {
+        "tenant": operation.tenant,
+        "source": operation.source,
+        "claim": operation.claim,
+        "id": operation.id,
+    }
+    older = tx.tuples(OLDER_OPEN, **where)
+    newer = tx.tuples(NEWEST, **where)
+    return text_of(older[0][0]) if older else None, text_of(newer[0][0]) if newer else None
+
+
+LATER_TWIN: Final = """
+    select id
+      from operation
+     where tenant = :tenant and source = :source and claim = :claim
+       and payload_hash = :payload_hash
+       and position > (select position from operation where tenant = :tenant and id = :id)
+  order by position
+     limit 1
+"""
+
+
+def later_twin(tx: Transaction, operation: Operation) -> str | None:
+    """Return the first operation created after this one with the same object and payload."""
+    if operation.claim is None:
+        return None
+    found = tx.tuples(
+        LATER_TWIN,
+        tenant=operation.tenant,
+        source=operation.source,
+        claim=operation.claim,
+        payload_hash=operation.payload_hash,
+        id=operation.id,
+    )
+    return text_of(found[0][0]) if found else None
+
+
+FIXED: Final = (
+    "id",
+    "tenant",
+    "tool",
+    "effect",
+    "source",
+    "principal",
+    "session_id",
+    "correlation_id",
+    "contract_digest",
+    "payload_hash",
+    "request_digest",
+    "ref",
+    "key",
+    "created_ms",
+    "business_key",
+    "claim",
+)
+"""What an operation is: never changed once it was prepared."""
+
+_identity = attrgetter(*FIXED)
+_MUTABLE: Final = tuple(name for name in OPERATION.names if name not in FIXED)
+_mutable = attrgetter(*_MUTABLE)
+
+
+@lru_cache(maxsize=512)
+def _update(changed: tuple[str, ...]) -> str:
+    """Write the statement for one set of changed columns: indexes on the others stay untouched."""
+    columns = ", ".join(f"{name} = :{name}" for name in changed)
+    return UPDATE.replace("{changed}", columns)
+
+
+UPDATE: Final = """
+    update operation
+       set {changed}
+     where tenant = :tenant and id = :id and version = :expected
+ returning version
+"""
+VERSION: Final = "select version from operation where tenant = :tenant and id = :id"
+
+
+def save(
+    tx: Transaction,
+    before: Operation,
+    after: Operation,
+    *,
+    reason: str,
+    principal: Principal,
+    inputs: Mapping[str, Json],
+) -> Operation:
+    """Change an operation from `before` to `after`: the only way. Of two writers exactly one wins.
+
+    `version` and `updated_ms` are set here, whatever `after` says, and returned with the rest. One
+    row of the journal tells what changed, why, from which inputs and by whom. An operation that
+    comes to its end gets its place in the stream of settlements. Whether the step is a legal one is
+    the caller's to have checked.
+
+    Raises:
+        StaleVersion: it was changed since `before` was read. Nothing was written.
+        OperationNotFound: there is no such operation.
+        IllegalTransition: identity, fence or due time would break the rules of every step.
+    """
+    _check(before, after)
+    saved = replace(after, version=before.version + 1, updated_ms=tx.now_ms)
+    delta: dict[str, Json] = {
+        name: now
+        for name, then, now in zip(_MUTABLE, _mutable(before), _mutable(saved), strict=True)
+        if then != now
+    }
+    params: dict[str, Value] = {name: _plain(value) for name, value in delta.items()}
+    params.update(tenant=before.tenant, id=before.id, expected=before.version)
+    if not tx.tuples(_update(tuple(delta)), **params):
+        raise _lost(tx, before)
+    moved = before.state is not saved.state
+    kind = Kind.TRANSITION if moved else Kind.DECISION
+    data: dict[str, Json] = {"operation": delta, "reason": reason, "inputs": inputs}
+    if moved:
+        data["from"] = before.state
+    append(tx, before.tenant, before.id, kind, principal, data)
+    if moved and saved.state.ends:
+        settled(tx, saved)
+    return saved
+
+
+def _check(before: Operation, after: Operation) -> None:
+    if _identity(before) != _identity(after):
+        raise IllegalTransition(before.state, after.state, "an operation's identity never changes")
+    if after.fence < before.fence:
+        raise IllegalTransition(before.state, after.state, "a fence only grows")
+    if after.due_ms is None and not after.state.ends:
+        raise IllegalTransition(before.state, after.state, "an open operation has a due time")
+
+
+def _plain(value: Json) -> Value:
+    """Turn a field of an operation into what is bound: no enumerations, no booleans."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, int | float):
+        return value
+    raise TypeError(f"an operation holds no {type(value).__name__}")
+
+
+def _lost(tx: Transaction, before: Operation) -> StaleVersion | OperationNotFound:
+    found = tx.tuples(VERSION, tenant=before.tenant, id=before.id)
+    if not found:
+        return OperationNotFound(before.id)
+    return StaleVersion(before.id, expected=before.version, version=integer_of(found[0][0]))
+
+
+def lease(
+    tx: Transaction,
+    before: Operation,
+    *,
+    state: State,
+    owner: str,
+    lease_end_ms: int,
+    reason: str,
+    principal: Principal,
+    inputs: Mapping[str, Json],
+) -> Operation:
+    """Move an operation to `state` under a new lease: a fence one higher, due at the lease's end.
+
+    Raises:
+        StaleVersion: it was changed since `before` was read.
+    """
+    leased = replace(
+        before,
+        state=state,
+        owner=owner,
+        lease_end_ms=lease_end_ms,
+        due_ms=lease_end_ms,
+        fence=before.fence + 1,
+    )
+    return save(tx, before, leased, reason=reason, principal=principal, inputs=inputs)
+
+
+DUE: Final = statement(
+    """
+    select {columns}
+      from operation
+     where tenant = :tenant and due_ms <= :now_ms
+       and state not in ('succeeded', 'failed', 'rejected', 'cancelled')
+       and state in ({states})
+  order by due_ms
+     limit :limit
+    """,
+    OPERATION,
+)
+
+
+def due(
+    tx: Transaction, tenant: str, now_ms: int, limit: int, states: Sequence[State]
+) -> list[Operation]:
+    """Return operations in one of `states` whose time has come, the longest overdue first."""
+    rows = tx.tuples(_in_states(DUE, tuple(states)), tenant=tenant, now_ms=now_ms, limit=limit)
+    return [OPERATION.from_row(row) for row in rows]
+
+
+@lru_cache(maxsize=256)
+def _in_states(template: str, states: tuple[State, ...]) -> str:
+    return template.replace("{states}", ", ".join(f"'{State(state).value}'" for state in states))

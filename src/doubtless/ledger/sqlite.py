@@ -1,0 +1,326 @@
+"""SQLite by apsw, which carries its own: the only module that knows the driver.
+
+Nothing but apsw may open a ledger's files in this process. Closing any other descriptor of them,
+even one of the standard library, drops the locks that apsw holds, and commits of other processes
+vanish.
+"""
+
+import contextlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import apsw
+import apsw.ext
+
+from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe
+from doubtless.ledger.codec import Row, Value
+
+APPLICATION_ID: Final = 0x44_42_54_31  # "DBT1", in the file's header
+BUSY_TIMEOUT_S: Final = 10.0
+BUSY_PAUSE_MAX_S: Final = 0.005
+STATEMENTS_MAX: Final = 512
+CACHE_KIB: Final = 65_536
+CHECKPOINT_PAGES: Final = 4_000
+NETWORK: Final = frozenset(
+    {
+        "afs",
+        "ceph",
+        "cifs",
+        "fuse.glusterfs",
+        "fuse.sshfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "smb3",
+        "smbfs",
+    }
+)
+
+# After these the transaction, the file or the disk is in doubt; others concern one statement alone.
+_BROKEN: Final = (
+    apsw.AbortError,
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.InterruptError,
+    apsw.LockedError,
+    apsw.NoMemError,
+    apsw.NotADBError,
+    apsw.PermissionsError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a ledger stands. `path` "" means in memory, gone when it is closed."""
+
+    path: str
+    vfs: str | None = None  # a registered VFS, for the injection of faults in tests
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether nothing of it is ever on disk."""
+        return not self.path
+
+
+def parse(url: str) -> Place:
+    """Read `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite://` (in memory).
+
+    Raises:
+        LedgerError: the address is none of these forms.
+        LedgerUnsafe: the file is on a network file system, where SQLite's locks don't hold.
+    """
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    vfs = query.pop("vfs", None)
+    if parts.netloc or parts.fragment or query:
+        raise LedgerError(
+            f"{url!r} is no address of a ledger: write sqlite:///relative.db or"
+            " sqlite:////absolute.db, without a host, a fragment or options"
+        )
+    path = unquote(parts.path.removeprefix("/"))
+    if path in {"", ":memory:"}:
+        return Place(path="", vfs=vfs)
+    if "\0" in path or path.startswith(("file:", "//", "\\\\")):
+        raise LedgerError(f"{url!r} does not name a file on this machine")
+    absolute = Path(path).absolute()
+    if not absolute.parent.is_dir():
+        raise LedgerError(f"the folder {absolute.parent} of the ledger does not exist")
+    if (kind := _file_system(absolute.parent)) in NETWORK:
+        raise LedgerUnsafe(f"{absolute} is on {kind}, where SQLite's locks and syncs do not hold")
+    return Place(path=str(absolute), vfs=vfs)
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system under `folder`, "" where the system doesn't tell."""
+    try:
+        device = folder.stat().st_dev
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == wanted:
+            return after.split()[0]
+    return ""
+
+
+class Connection:
+    """One connection, for one thread at a time. Durable, or it does not open.
+
+    After an error that puts the transaction or the disk in doubt, `broken` holds it, even if
+    whoever ran the statement swallowed it.
+    """
+
+    def __init__(self, place: Place, *, reads_only: bool = False) -> None:
+        self.place: Final = place
+        self.broken: LedgerUnavailable | None = None
+        self._names: Final[dict[str, tuple[str, ...]]] = {}
+        try:
+            self._raw: Final = _open(place)
+        except apsw.Error as error:
+            raise _unavailable("could not be opened", error) from error
+        self._cursor: Final = self._raw.cursor()
+        try:
+            self._raw.set_busy_handler(_Patience())
+            for setting in (
+                "foreign_keys = on",
+                "recursive_triggers = on",  # or `insert or replace` would delete without a trigger
+                "trusted_schema = off",
+                "temp_store = memory",
+                "mmap_size = 0",
+                "synchronous = full",
+                f"cache_size = -{CACHE_KIB}",
+                f"query_only = {'on' if reads_only else 'off'}",
+            ):
+                self._cursor.execute(f"pragma {setting}").fetchall()
+            if self._pragma("synchronous") != 2:
+                raise LedgerUnsafe("SQLite did not take synchronous = FULL: commits could be lost")
+        except apsw.Error as error:
+            self._raw.close(True)
+            raise _unavailable("could not be opened", error) from error
+        except BaseException:
+            self._raw.close(True)
+            raise
+
+    def _pragma(self, name: str) -> Value:
+        return cast("Value", self._cursor.execute(f"pragma {name}").fetchall()[0][0])
+
+    def content(self) -> tuple[int, int]:
+        """Return the application id in the file's header and the number of things in its schema.
+
+        Raises:
+            LedgerError: the file is no SQLite database, or can't be read.
+        """
+        try:
+            with self._raw:
+                kind = self._pragma("application_id")
+                count = self._cursor.execute("select count(*) from sqlite_schema").fetchall()[0][0]
+        except apsw.NotADBError as error:
+            raise LedgerError(f"{self.place.path} is no SQLite database") from error
+        except apsw.Error as error:
+            raise _unavailable("could not be read", error) from error
+        return cast("int", kind), cast("int", count)
+
+    def assert_durable(self) -> None:
+        """Turn on the write-ahead log and check that it is on. In memory there is nothing to keep.
+
+        Raises:
+            LedgerUnsafe: SQLite did not take it.
+        """
+        if self.place.in_memory:
+            return
+        if (mode := self._turn_on_wal()) != "wal":
+            raise LedgerUnsafe(f"SQLite stays in journal mode {mode!r}: commits could be lost")
+        self._raw.wal_autocheckpoint(CHECKPOINT_PAGES)
+
+    def _turn_on_wal(self) -> Value:
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while True:
+            try:
+                return self._pragma("journal_mode = wal")
+            except apsw.BusyError as error:
+                # Switching the mode takes a lock that no busy handler waits for.
+                if time.monotonic() > deadline:
+                    raise _unavailable("is locked by another process", error) from error
+                time.sleep(BUSY_PAUSE_MAX_S)
+            except apsw.Error as error:
+                raise _unavailable("could not be opened", error) from error
+
+    def execute(self, sql: str, params: Mapping[str, Value]) -> list[Row]:
+        """Run one statement to its end and return its rows.
+
+        Raises:
+            LedgerUnavailable: the disk, the file or the transaction is in doubt.
+            LedgerError: a constraint or a trigger of the ledger said no.
+            ValueError: a value that the database can't hold exactly.
+        """
+        try:
+            return cast("list[Row]", self._cursor.execute(sql, params).fetchall())
+        except _BROKEN as error:
+            self.broken = _unavailable("failed", error)
+            raise self.broken from error
+        except apsw.ConstraintError as error:
+            raise LedgerError(f"the ledger refused: {error}") from error
+        except apsw.Error as error:
+            raise LedgerError(f"statement failed: {error}: {sql.strip()}") from error
+        except OverflowError as error:
+            raise ValueError(f"an integer is too large for the ledger: {error}") from error
+
+    def named(self, sql: str, params: Mapping[str, Value]) -> list[dict[str, Value]]:
+        """Do as `execute` does, and name the columns."""
+        rows = self.execute(sql, params)
+        if not rows:
+            return []
+        if (names := self._names.get(sql)) is None:
+            described = apsw.ext.query_info(self._raw, sql).description
+            names = self._names[sql] = tuple(column[0] for column in described)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def changes(self) -> int:
+        """Return how many rows the last insert, update or delete changed, triggers aside."""
+        return self._raw.changes()
+
+    def script(self, sql: str) -> None:
+        """Run many statements that take no values."""
+        self.execute(sql, {})
+
+    def begin(self, *, write: bool) -> None:
+        """Open a transaction; for writing, wait for other processes first.
+
+        Raises:
+            LedgerUnavailable: another process kept its lock for too long, or the disk failed.
+        """
+        self._control("begin immediate" if write else "begin")
+
+    def commit(self) -> None:
+        """Make the transaction durable. Once this returns, it is on disk."""
+        self._control("commit")
+
+    def rollback(self) -> None:
+        """Take the transaction back, if SQLite did not do so by itself."""
+        if self._raw.in_transaction:
+            self._control("rollback")
+        self.broken = None
+
+    def savepoint(self) -> None:
+        """Begin a unit within the transaction."""
+        self._control("savepoint unit")
+
+    def keep(self) -> None:
+        """End a unit, and keep what it did."""
+        self._control("release unit")
+
+    def undo(self) -> None:
+        """End a unit, and take back what it did."""
+        self._control("rollback to unit")
+        self._control("release unit")
+
+    def _control(self, sql: str) -> None:
+        try:
+            self._cursor.execute(sql)
+        except apsw.Error as error:
+            self.broken = _unavailable(f"could not {sql}", error)
+            raise self.broken from error
+
+    def close(self) -> None:
+        """Close at once. The last one to close a ledger folds its log into the file."""
+        with contextlib.suppress(apsw.Error):
+            self._raw.close(True)
+
+
+class _Patience:
+    """A busy handler with short pauses: a busy neighbour would starve one with SQLite's own."""
+
+    def __init__(self) -> None:
+        self._deadline = 0.0
+
+    def __call__(self, calls: int) -> bool:
+        now = time.monotonic()
+        if calls == 0:
+            self._deadline = now + BUSY_TIMEOUT_S
+        if now > self._deadline:
+            return False
+        time.sleep(min(BUSY_PAUSE_MAX_S, 0.000_2 * (calls + 1)))
+        return True
+
+
+def _open(place: Place) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+    with _private(place) as options:
+        name = f"file:{quote(place.path)}{options}" if place.path else ":memory:"
+        return apsw.Connection(name, flags=flags, vfs=place.vfs, statementcachesize=STATEMENTS_MAX)
+
+
+@contextlib.contextmanager
+def _private(place: Place) -> Iterator[str]:
+    """Give the option that makes SQLite create a new file for its owner alone, from the start."""
+    if place.in_memory or _filled(Path(place.path)):
+        yield ""
+        return
+    with tempfile.NamedTemporaryFile() as model:  # SQLite copies the permissions of this one
+        Path(model.name).chmod(stat.S_IRUSR | stat.S_IWUSR)
+        yield f"?modeof={quote(model.name)}"
+
+
+def _filled(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _unavailable(what: str, error: apsw.Error) -> LedgerUnavailable:
+    return LedgerUnavailable(f"the ledger {what}: {error}")
