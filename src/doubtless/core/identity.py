@@ -1,0 +1,200 @@
+"""One intent, one operation: hashes, keys, and what happens when two calls mean the same.
+
+Canonical JSON is RFC 8785. The key is derived from the ledger's and the operation's identity alone,
+so that no attempt, process or model can ever make a second one.
+"""
+
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import rfc8785
+
+from doubtless.core.contract import KeyFormat
+from doubtless.core.model import Cause, Json, State
+
+OPERATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+DEPTH_MAX = 100  # of nested JSON; deeper input is refused before anything recurses into it
+
+_BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
+_BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class NotCanonical(ValueError):
+    """A value can't be written as canonical JSON; the text says where and why."""
+
+
+def canonical(value: Json) -> bytes:
+    """Return the RFC 8785 form of `value`, in UTF-8.
+
+    Raises:
+        NotCanonical: NaN, an infinity, an integer beyond ±(2**53−1), a lone surrogate, or nesting
+            deeper than `DEPTH_MAX`.
+    """
+    _check_depth(value, DEPTH_MAX)
+    try:
+        return rfc8785.dumps(value)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise NotCanonical(str(error) or type(error).__name__) from error
+
+
+def _check_depth(value: Json, left: int) -> None:
+    if left == 0:
+        raise NotCanonical(f"nested deeper than {DEPTH_MAX} levels")
+    if isinstance(value, Mapping):
+        for member in value.values():
+            _check_depth(member, left - 1)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for member in value:
+            _check_depth(member, left - 1)
+
+
+def sha256(content: bytes) -> str:
+    """Return `sha256:` and 64 lower-case hex digits."""
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def payload_hash(tool: str, arguments: Mapping[str, Json], volatile: Sequence[str] = ()) -> str:
+    """Hash what is asked for: tool and arguments, those declared `volatile` left out."""
+    stable = {name: value for name, value in arguments.items() if name not in volatile}
+    return sha256(canonical({"arguments": stable, "tool": tool}))
+
+
+def derive(ledger_id: bytes, operation_id: str) -> bytes:
+    """Return the operation's 128 bits: no two ledgers and no two operations share them."""
+    return hashlib.sha256(ledger_id + operation_id.encode()).digest()[:16]
+
+
+def encode_key(bits: bytes, form: KeyFormat) -> str:
+    """Write 128 bits in a provider's alphabet.
+
+    `uuid` sets version 4 and variant (RFC 9562) and is 36 characters; `hex32` is 32, `base32hex`
+    26 and `base36` 25 characters, all lower case.
+    """
+    match form:
+        case KeyFormat.UUID:
+            return str(uuid.UUID(bytes=bits, version=4))
+        case KeyFormat.HEX32:
+            return bits.hex()
+        case KeyFormat.BASE32HEX:
+            return reference(bits)
+        case KeyFormat.BASE36:
+            return _digits(int.from_bytes(bits, "big"), _BASE36, 25)
+
+
+def reference(bits: bytes) -> str:
+    """Return the untouched 128 bits as 26 characters of lower-case base32hex (RFC 4648, no pad).
+
+    This is what goes into the provider's objects, so that they can be told to be ours.
+    """
+    return _digits(int.from_bytes(bits, "big") << 2, _BASE32HEX, 26)
+
+
+def _digits(number: int, alphabet: str, width: int) -> str:
+    digits = ""
+    while number:
+        number, rest = divmod(number, len(alphabet))
+        digits = alphabet[rest] + digits
+    return digits.rjust(width, alphabet[0])
+
+
+def is_operation_id(text: str) -> bool:
+    """Whether a caller may use `text` as an operation id."""
+    return OPERATION_ID.fullmatch(text) is not None
+
+
+def business_key(arguments: Mapping[str, Json], names: Sequence[str]) -> str | None:
+    """Return the object acted on as canonical JSON, or None where the contract names none."""
+    if not names:
+        return None
+    return canonical({name: arguments.get(name) for name in names}).decode()
+
+
+def claim_of(key: str | None, *, principal: str, session_id: str, payload: str) -> str:
+    """Return what is claimed while an operation is open: its object, or else its own payload."""
+    if key is not None:
+        return key
+    scope: list[Json] = ["payload", principal, session_id, payload]
+    return canonical(scope).decode()
+
+
+# --- meeting another operation -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What matters of an operation that a call may turn out to mean."""
+
+    id: str
+    tool: str
+    principal: str
+    payload_hash: str
+    state: State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a caller asks for."""
+
+    tool: str
+    principal: str
+    payload_hash: str
+    operation_id: str | None  # only if the caller said one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """It is that operation: return its outcome, or go on with it."""
+
+    operation_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """Nothing is created or sent. `by` stands in the way; None where it may not be shown."""
+
+    code: Cause
+    by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class New:
+    """It is an intent of its own."""
+
+
+Meeting: TypeAlias = Join | Refuse | New
+
+
+def meet(
+    asked: Asked, *, same_id: Known | None, holder: Known | None, twin: Known | None
+) -> Meeting:
+    """Say what a call means, given who is there already.
+
+    Args:
+        asked: The call.
+        same_id: The operation that has the caller's id.
+        holder: The one that holds the claim on the same object.
+        twin: One of the same payload and session that succeeded within the dedupe window.
+    """
+    if same_id is not None:
+        if same_id.principal != asked.principal:
+            return Refuse(code=Cause.OPERATION_ID_TAKEN, by=None)
+        if (same_id.tool, same_id.payload_hash) != (asked.tool, asked.payload_hash):
+            return Refuse(code=Cause.PAYLOAD_MISMATCH, by=same_id.id)
+        return Join(operation_id=same_id.id)
+    if holder is not None:
+        same = (holder.principal, holder.tool, holder.payload_hash) == (
+            asked.principal,
+            asked.tool,
+            asked.payload_hash,
+        )
+        if same and asked.operation_id is None:
+            return Join(operation_id=holder.id)
+        shown = holder.id if holder.principal == asked.principal else None
+        return Refuse(code=Cause.TARGET_UNRESOLVED, by=shown)
+    if twin is not None and asked.operation_id is None:
+        return Join(operation_id=twin.id)
+    return New()

@@ -1,0 +1,194 @@
+"""Who may send, and until when: key life, budgets, repeats of a closed operation, and the gate.
+
+A lease, a queue's delivery or a restart is no permit. Permission is judged when a step is decided,
+and once more by `gate`, immediately before the first byte.
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from doubtless.core.contract import ATTEMPTS_MAX, STALL_MARGIN_MS, Contract, Stores
+from doubtless.core.effects import NO_EFFECT, RULES, Resend
+from doubtless.core.evidence import FOREVER_MS, arrives_until_ms, proof_of
+from doubtless.core.model import HARMLESS_CAUSES, Cause, Now, Record, Shows, Source, State
+
+CONTINUES_ON = frozenset({State.UNKNOWN, State.RECONCILING, State.MANUAL_REVIEW})
+
+
+def approved(record: Record, now: Now) -> bool:
+    """Whether an authorisation stands. It is permission, and proves nothing about the result."""
+    return any(approval.expires_ms > now.ms for approval in record.approvals)
+
+
+def blocked(record: Record) -> bool:
+    """Whether an earlier operation still has to be waited for."""
+    if record.waits_for is not None:
+        return True
+    goes_on = CONTINUES_ON if record.operation.on_unknown == "continue" else frozenset()
+    return any(
+        blocker.state is not State.SUCCEEDED and blocker.state not in goes_on
+        for blocker in record.blockers
+    )
+
+
+def first_sent_ms(record: Record) -> int | None:
+    """Return when the provider may first have seen the key; None if it surely has not."""
+    for attempt in record.attempts:
+        if proof_of(attempt, record.evidence) is not Cause.NOT_SENT:
+            return attempt.opened_ms
+    return None
+
+
+def key_last_send_ms(record: Record, contract: Contract, now: Now) -> int:
+    """Return the last instant at which a keyed send may begin; `FOREVER_MS` where no key binds.
+
+    The life counts from the first send. An unknown one allows no further send, and so does a
+    clock that can't be trusted since then.
+    """
+    first_ms = first_sent_ms(record)
+    if contract.key is None or first_ms is None or contract.effect in NO_EFFECT:
+        return FOREVER_MS
+    if contract.key.ttl_ms is None or now.break_ms > first_ms:
+        return 0
+    takes_ms = STALL_MARGIN_MS + contract.timeout_ms + contract.horizon_ms
+    return first_ms + contract.key.ttl_ms - takes_ms - contract.key.margin_ms
+
+
+def key_lives(record: Record, contract: Contract, now: Now) -> bool:
+    """Whether a send that begins now still meets the provider's memory of the key."""
+    return now.ms <= key_last_send_ms(record, contract, now)
+
+
+def tries_left(record: Record, contract: Contract) -> bool:
+    """Whether one more send is within the budget for attempts that are proven not done."""
+    counted = [a for a in record.attempts if a.number > record.operation.budget_from]
+    return len(record.attempts) < ATTEMPTS_MAX and len(counted) < contract.retry.attempts
+
+
+def may_resend(record: Record, contract: Contract, now: Now, *, absent: bool) -> bool:
+    """Whether policy permits a send after an unknown, `absent` saying if absence is confirmed."""
+    if record.overtaken_by is not None or blocked(record):
+        return False
+    if now.ms >= record.operation.valid_until_ms or len(record.attempts) >= ATTEMPTS_MAX:
+        return False
+    if resends_left(record, contract) <= 0 or not key_lives(record, contract, now):
+        return False
+    if contract.duplicates_acceptable:
+        return True
+    match RULES[contract.effect].resend:
+        case Resend.NEVER:
+            return False
+        case Resend.FREELY | Resend.ONCE | Resend.SAME_OBJECT:
+            return True
+        case Resend.VERSIONED:
+            return contract.condition is not None and not contract.condition.version_reuse
+        case Resend.REPLAYED:
+            replays = contract.key is not None and contract.key.stores in (
+                Stores.ALL,
+                Stores.CURRENT_STATE,
+            )
+            return replays or (absent and contract.key is not None)
+        case Resend.AFTER_ABSENCE:
+            return absent
+        case Resend.AFTER_ABSENCE_WITH_KEY:
+            return absent and contract.key is not None
+        case _:
+            assert_never(RULES[contract.effect].resend)
+
+
+def resends_left(record: Record, contract: Contract) -> int:
+    """Return how many sends after an unknown are left; one that provably never left is free."""
+    used = sum(
+        1
+        for attempt in record.attempts
+        if attempt.resend
+        and attempt.number > record.operation.budget_from
+        and proof_of(attempt, record.evidence) is not Cause.NOT_SENT
+    )
+    return contract.retry.resend - used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """Whether a closed operation may act again under its own id, and if not yet, when."""
+
+    allowed: bool
+    from_ms: int | None = None  # it may from then on, as far as is known now
+    why: str = ""
+
+
+def may_repeat(record: Record, contract: Contract, now: Now) -> Repeat:
+    """Judge a repeated call with the same id, or an operator's retry, of a failed operation."""
+    operation = record.operation
+    if operation.state is not State.FAILED or operation.cause not in HARMLESS_CAUSES:
+        return Repeat(allowed=False, why="it did not end as provably not done")
+    reasons = {
+        "the object is being worked on by another operation": record.object_taken_by is not None,
+        "a newer operation on the same object exists": record.newer_twin is not None,
+        "it was overtaken": record.overtaken_by is not None,
+        "its intent is void": now.ms >= operation.valid_until_ms,
+        "the provider may have forgotten the key": not key_lives(record, contract, now),
+        "all attempts are used up": len(record.attempts) >= ATTEMPTS_MAX,
+    }
+    for why, holds in reasons.items():
+        if holds:
+            return Repeat(allowed=False, why=why)
+    if operation.cause is not Cause.CONFIRMED_ABSENT:
+        until_ms = arrives_unless_absent_ms(record, contract, now)
+        if until_ms > now.ms:
+            from_ms = until_ms if until_ms < FOREVER_MS else None
+            return Repeat(allowed=False, from_ms=from_ms, why="something of it may still arrive")
+    return Repeat(allowed=True)
+
+
+def arrives_unless_absent_ms(record: Record, contract: Contract, now: Now) -> int:
+    """As `arrives_until_ms`, but an operator's word doesn't stop what is on its way."""
+    facts = tuple(item for item in record.evidence if item.source is not Source.OPERATOR)
+    bare = Record(operation=record.operation, attempts=record.attempts, evidence=facts)
+    return arrives_until_ms(bare, contract, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Permission to write the first byte until `write_by_ms`, by the ledger's clock."""
+
+    write_by_ms: int
+
+
+def gate(record: Record, contract: Contract, now: Now, *, attempt: int, fence: int) -> Pass | str:
+    """Judge, immediately before the first byte, whether it may be written. A text says why not."""
+    operation = record.operation
+    current = record.attempts[-1] if record.attempts else None
+    if operation.state is not State.EXECUTING or operation.fence != fence:
+        return "another worker holds the operation now"
+    if current is None or current.number != attempt or current.ended_ms is not None:
+        return "this attempt has ended"
+    earlier = Record(
+        operation=operation,
+        attempts=record.attempts[:-1],
+        evidence=record.evidence,
+    )
+    key_last_ms = key_last_send_ms(earlier, contract, now)
+    limits = {
+        "its lease has run out": current.lease_end_ms - STALL_MARGIN_MS,
+        "its intent is void": operation.valid_until_ms,
+        "the provider may have forgotten the key": key_last_ms,
+    }
+    for why, limit_ms in limits.items():
+        if now.ms >= limit_ms:
+            return why
+    if _settled_meanwhile(record, current.opened_ms):
+        return "evidence came in that settles it"
+    if record.overtaken_by is not None:
+        return "a newer operation replaces it"
+    if blocked(record) or any(
+        b.state.ends and b.state is not State.SUCCEEDED for b in record.blockers
+    ):
+        return "an operation that it comes after does not stand"
+    return Pass(write_by_ms=min(limits.values()))
+
+
+def _settled_meanwhile(record: Record, opened_ms: int) -> bool:
+    """Whether evidence about the effect arrived since the attempt was opened."""
+    settles = (Shows.APPLIED, Shows.NOT_APPLIED, Shows.IN_PROGRESS, Shows.CONFLICT)
+    return any(item.shows in settles and item.at_ms >= opened_ms for item in record.evidence)

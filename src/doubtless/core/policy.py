@@ -1,0 +1,365 @@
+"""Verdict + contract + now → the next step. The model that asked has no say in it.
+
+`decide` is total over the states. It permits; it never acts, and it never reads a clock. Whoever
+carries a `Send` out still has to pass the gate (`gate`), where the same conditions are judged again
+immediately before the first byte.
+"""
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from doubtless.core.contract import Contract, OnAbsent
+from doubtless.core.effects import RULES
+from doubtless.core.evidence import (
+    FOREVER_MS,
+    Finding,
+    proof_of,
+    since_decision,
+    unproven,
+    weigh,
+)
+from doubtless.core.model import Cause, Json, Now, Record, Shows, Source, State, Verdict
+from doubtless.core.permission import (
+    approved,
+    blocked,
+    key_last_send_ms,
+    key_lives,
+    may_resend,
+    resends_left,
+    tries_left,
+)
+from doubtless.core.schedule import next_look_ms, next_review_look_ms, next_send_ms
+from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Step, Wait
+
+IDLE_DUE_MS = 86_400_000  # what only a person can move on is due again after a day
+POLL_MS = 1_000  # how often an operation that waits for another one is looked at
+
+
+def decide(record: Record, contract: Contract, now: Now) -> Decision:
+    """Choose the next step. Pure: the same arguments always give the same step."""
+    finding = weigh(record, contract, now)
+    step = _step(record, contract, now, finding)
+    return Decision(step=step, finding=finding, inputs=_inputs(record, contract, now, finding))
+
+
+def _step(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    match record.operation.state:
+        case State.PREPARED:
+            return _when_prepared(record, contract, now, finding)
+        case State.AWAITING_APPROVAL:
+            return _when_awaiting(record, now)
+        case State.EXECUTING:
+            return _when_executing(record, contract, now, finding)
+        case State.ACCEPTED:
+            return _when_accepted(record, contract, now, finding)
+        case State.UNKNOWN | State.RECONCILING:
+            return _when_unknown(record, contract, now, finding)
+        case State.MANUAL_REVIEW:
+            return _when_in_review(record, contract, now, finding)
+        case State.SUCCEEDED | State.FAILED | State.REJECTED | State.CANCELLED:
+            return _when_ended(record, finding)
+        case _:
+            assert_never(record.operation.state)
+
+
+# --- before anything is sent ---------------------------------------------------------------------
+
+
+def _when_prepared(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    operation = record.operation
+    void = _void(record, contract, now)
+    if void is None and record.attempts and finding.verdict is not Verdict.NOT_APPLIED:
+        void = Cause.POLICY  # what had permitted one more send no longer stands
+    if void is not None:
+        traceless = all(
+            proof_of(attempt, record.evidence) in (Cause.NOT_SENT, Cause.NOT_PROCESSED)
+            for attempt in record.attempts
+        )
+        if traceless and void is not Cause.POLICY:
+            return Settle(to=State.REJECTED, cause=void)
+        return Settle(to=State.FAILED, cause=_last_proof(record, finding))
+    if operation.needs_approval and not approved(record, now):
+        return Move(to=State.AWAITING_APPROVAL, cause=None)
+    if blocked(record):
+        return Wait(until_ms=min(now.ms + POLL_MS, operation.valid_until_ms))
+    if operation.not_before_ms is not None and operation.not_before_ms > now.ms:
+        return Wait(until_ms=min(operation.not_before_ms, operation.valid_until_ms))
+    if finding.basis is Cause.CONFIRMED_ABSENT:
+        if not may_resend(record, contract, now, absent=True):
+            return Settle(to=State.FAILED, cause=Cause.CONFIRMED_ABSENT)
+        return Send(resend=True, why=Cause.CONFIRMED_ABSENT)
+    return Send(resend=False, why=finding.basis if record.attempts else None)
+
+
+def _last_proof(record: Record, finding: Finding) -> Cause:
+    """Return what proved, when it became `prepared` again, that nothing had been done."""
+    if finding.verdict is Verdict.NOT_APPLIED and finding.basis is not None:
+        return finding.basis
+    return record.operation.cause or Cause.CONFIRMED_ABSENT
+
+
+def _void(record: Record, contract: Contract, now: Now) -> Cause | None:
+    """Say why the intent may not be carried out any more; POLICY where a budget is spent."""
+    if any(
+        blocker.state.ends and blocker.state is not State.SUCCEEDED for blocker in record.blockers
+    ):
+        return Cause.AFTER_FAILED
+    if now.ms >= record.operation.valid_until_ms:
+        return Cause.INTENT_EXPIRED
+    if record.overtaken_by is not None:
+        return Cause.OVERTAKEN
+    if record.attempts and (
+        not tries_left(record, contract) or not key_lives(record, contract, now)
+    ):
+        return Cause.POLICY
+    return None
+
+
+def _when_awaiting(record: Record, now: Now) -> Step:
+    operation = record.operation
+    if approved(record, now):
+        return Move(to=State.PREPARED, cause=None)
+    expires_ms = operation.not_before_ms or operation.valid_until_ms
+    if now.ms >= min(expires_ms, operation.valid_until_ms):
+        return Settle(to=State.REJECTED, cause=Cause.APPROVAL_EXPIRED)
+    return Wait(until_ms=min(expires_ms, operation.valid_until_ms))
+
+
+# --- after an attempt ----------------------------------------------------------------------------
+
+
+def _when_executing(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    operation = record.operation
+    if record.open_attempt is not None:
+        return Wait(until_ms=operation.lease_end_ms or now.ms)
+    match finding.verdict:
+        case Verdict.APPLIED:
+            return Settle(to=State.SUCCEEDED, cause=finding.basis or Cause.PROVEN)
+        case Verdict.CONTRADICTION:
+            return Escalate(cause=Cause.CONTRADICTION)
+        case Verdict.IN_PROGRESS:
+            return Move(to=State.ACCEPTED, cause=None)
+        case Verdict.NOT_APPLIED:
+            return _not_done(record, contract, now, finding, again=State.PREPARED)
+        case Verdict.UNKNOWN:
+            return Move(to=State.UNKNOWN, cause=why_unknown(record))
+        case _:
+            assert_never(finding.verdict)
+
+
+def why_unknown(record: Record) -> Cause:
+    """Return the cause of the last attempt that ended without proof."""
+    for attempt in reversed(record.attempts):
+        if attempt.observation is not None and attempt.observation.cause is not None:
+            return attempt.observation.cause
+    return Cause.CRASH
+
+
+def _not_done(
+    record: Record, contract: Contract, now: Now, finding: Finding, *, again: State
+) -> Step:
+    """Nothing happened, provably. `again` is the state from which a further send would start."""
+    basis = finding.basis or Cause.NOT_SENT
+    failed = Settle(to=State.FAILED, cause=basis)
+    match basis:
+        case Cause.CONFIRMED_ABSENT:
+            return _absent(record, contract, now, again=again)
+        case Cause.NOT_SENT | Cause.NOT_PROCESSED | Cause.NO_EFFECT:
+            if _void(record, contract, now) is not None:
+                return failed
+            if again is State.PREPARED:
+                return Move(to=State.PREPARED, cause=basis)
+            at_ms = next_send_ms(record, contract)
+            return Send(resend=False, why=basis) if at_ms <= now.ms else Wait(until_ms=at_ms)
+        case _:
+            return failed
+
+
+def _absent(record: Record, contract: Contract, now: Now, *, again: State) -> Step:
+    """Confirmed absence permits a resend; only `on_absent` orders one."""
+    match contract.on_absent:
+        case OnAbsent.REVIEW:
+            if again is State.PREPARED:  # an attempt just ended: it is unknown first
+                return Move(to=State.UNKNOWN, cause=why_unknown(record))
+            return Escalate(cause=Cause.ABSENT_REVIEW)
+        case OnAbsent.REPORT:
+            return Settle(to=State.FAILED, cause=Cause.CONFIRMED_ABSENT)
+        case OnAbsent.RESEND:
+            if not may_resend(record, contract, now, absent=True):
+                return Settle(to=State.FAILED, cause=Cause.CONFIRMED_ABSENT)
+            if again is State.PREPARED:
+                return Move(to=State.PREPARED, cause=Cause.CONFIRMED_ABSENT)
+            return Send(resend=True, why=Cause.CONFIRMED_ABSENT)
+        case _:
+            assert_never(contract.on_absent)
+
+
+def _when_accepted(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    operation = record.operation
+    match finding.verdict:
+        case Verdict.APPLIED:
+            return Settle(to=State.SUCCEEDED, cause=finding.basis or Cause.PROVEN)
+        case Verdict.NOT_APPLIED:
+            return Settle(to=State.FAILED, cause=finding.basis or Cause.DEFINITE_FAILURE)
+        case Verdict.CONTRADICTION:
+            return Escalate(cause=Cause.CONTRADICTION)
+        case Verdict.IN_PROGRESS | Verdict.UNKNOWN:
+            end_ms = operation.completes_by_ms or now.ms
+            if now.ms >= end_ms:
+                if seen_at_work(record) or not _asks(contract):
+                    return Escalate(cause=Cause.OVERDUE)
+                return Move(to=State.UNKNOWN, cause=Cause.NO_NEWS_AFTER_ACCEPTED)
+            if _asks(contract):
+                return LookUp(at_ms=min(next_look_ms(record, contract, finding), end_ms))
+            return Wait(until_ms=end_ms)
+        case _:
+            assert_never(finding.verdict)
+
+
+def seen_at_work(record: Record) -> bool:
+    """Whether a look-up saw the accepted work going on."""
+    return any(
+        item.source is Source.LOOKUP
+        and item.shows is Shows.IN_PROGRESS
+        and item.at_ms >= (record.operation.accepted_ms or 0)
+        for item in record.evidence
+    )
+
+
+# --- while it is not known -----------------------------------------------------------------------
+
+
+def _when_unknown(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    operation = record.operation
+    if operation.state is State.RECONCILING and (operation.lease_end_ms or 0) > now.ms:
+        return Wait(until_ms=operation.lease_end_ms or now.ms)
+    match finding.verdict:
+        case Verdict.APPLIED:
+            return Settle(to=State.SUCCEEDED, cause=finding.basis or Cause.PROVEN)
+        case Verdict.CONTRADICTION:
+            return Escalate(cause=Cause.CONTRADICTION)
+        case Verdict.IN_PROGRESS:
+            if operation.completes_by_ms is None or now.ms < operation.completes_by_ms:
+                return Move(to=State.ACCEPTED, cause=None)
+            if seen_at_work(record):
+                return Escalate(cause=Cause.OVERDUE)
+            return _still_unknown(record, contract, now, finding)
+        case Verdict.NOT_APPLIED:
+            return _not_done(record, contract, now, finding, again=operation.state)
+        case Verdict.UNKNOWN:
+            return _still_unknown(record, contract, now, finding)
+        case _:
+            assert_never(finding.verdict)
+
+
+def _still_unknown(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    deadline_ms = record.operation.deadline_ms or now.ms
+    if now.ms >= deadline_ms:
+        return _ask_a_person(record, contract, Cause.DEADLINE, now)
+    settled = now.ms >= finding.absence.settled_from_ms + contract.lag_ms
+    if settled and any(item.shows is Shows.PRESENT for item in since_decision(record)):
+        return _ask_a_person(record, contract, Cause.NOT_ATTRIBUTED, now)
+    resend_ms = FOREVER_MS
+    taken = finding.verdict is Verdict.IN_PROGRESS
+    if not taken and may_resend(record, contract, now, absent=False):
+        resend_ms = next_send_ms(record, contract)
+        if resend_ms <= now.ms and _asked_since_last_attempt(record, contract):
+            return Send(resend=True)
+    if _asks(contract):
+        return LookUp(at_ms=min(next_look_ms(record, contract, finding), deadline_ms))
+    if resend_ms < FOREVER_MS:
+        return Wait(until_ms=min(resend_ms, deadline_ms))
+    if contract.events is not None:
+        return Wait(until_ms=deadline_ms)
+    return _ask_a_person(record, contract, Cause.NOTHING_LEFT, now)
+
+
+def _ask_a_person(record: Record, contract: Contract, cause: Cause, now: Now) -> Step:
+    """`review = "none"` leaves it unknown: looked at now and then, alerted, and never sent."""
+    return Escalate(cause=cause) if contract.review else _idle(record, contract, now)
+
+
+def _idle(record: Record, contract: Contract, now: Now) -> Step:
+    """Go on looking slowly, where there is something to look at."""
+    if _asks(contract):
+        return LookUp(at_ms=next_review_look_ms(record))
+    return Wait(until_ms=now.ms + IDLE_DUE_MS)
+
+
+def _asks(contract: Contract) -> bool:
+    return bool(contract.lookups) and RULES[contract.effect].looks_up
+
+
+def _asked_since_last_attempt(record: Record, contract: Contract) -> bool:
+    """A declared look-up is asked, and answers, before any resend."""
+    if not _asks(contract):
+        return True
+    opened_ms = record.attempts[-1].opened_ms if record.attempts else 0
+    answers = {
+        item.by
+        for item in record.evidence
+        if item.source is Source.LOOKUP
+        and item.shows is not Shows.COULD_NOT_ASK
+        and item.begun_ms >= opened_ms
+    }
+    return all(look.name in answers for look in contract.lookups)
+
+
+def _when_in_review(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    """A person decides; but late authoritative evidence settles what only ran out of time."""
+    operation = record.operation
+    if operation.cause is Cause.CONTRADICTION:
+        return Wait(until_ms=now.ms + IDLE_DUE_MS)
+    match finding.verdict:
+        case Verdict.APPLIED:
+            return Settle(to=State.SUCCEEDED, cause=finding.basis or Cause.PROVEN)
+        case Verdict.CONTRADICTION:
+            return Escalate(cause=Cause.CONTRADICTION)
+        case Verdict.NOT_APPLIED if operation.cause is not Cause.ABSENT_REVIEW:
+            return Settle(to=State.FAILED, cause=finding.basis or Cause.DEFINITE_FAILURE)
+        case Verdict.IN_PROGRESS if operation.cause is not Cause.OVERDUE:
+            return Move(to=State.ACCEPTED, cause=None)
+        case _:
+            return _idle(record, contract, now)
+
+
+def _when_ended(record: Record, finding: Finding) -> Step:
+    """A closed operation opens again only where authoritative evidence contradicts it."""
+    ended_as = {State.SUCCEEDED: Verdict.NOT_APPLIED, State.FAILED: Verdict.APPLIED}
+    state = record.operation.state
+    contradicts = finding.verdict in (ended_as.get(state), Verdict.CONTRADICTION)
+    if state in ended_as and contradicts:
+        return Escalate(cause=Cause.CONTRADICTION)
+    return Wait(until_ms=FOREVER_MS)
+
+
+# --- what a decision was made from ---------------------------------------------------------------
+
+
+def _inputs(record: Record, contract: Contract, now: Now, finding: Finding) -> Mapping[str, Json]:
+    """Collect what `operations show` needs to explain the step."""
+    operation = record.operation
+    key_last_ms = key_last_send_ms(record, contract, now)
+    last = record.attempts[-1] if record.attempts else None
+    deadline_ms = operation.completes_by_ms if operation.accepted_ms else operation.deadline_ms
+    return {
+        "effect": contract.effect.value,
+        "stage": last.observation.stage.value if last and last.observation else None,
+        "verdict": finding.verdict.value,
+        "basis": finding.basis.value if finding.basis else None,
+        "evidence": list(finding.numbers[-8:]),
+        "attempts": len(record.attempts),
+        "unproven_attempts": len(unproven(record, contract)),
+        "key": contract.key.stores.value if contract.key else None,
+        "key_life_left_ms": None if key_last_ms >= FOREVER_MS else key_last_ms - now.ms,
+        "resends_left": resends_left(record, contract),
+        "absences": finding.absence.seen,
+        "absence_provable": finding.absence.provable,
+        "absence_from_ms": _known(finding.absence.settled_from_ms + contract.lag_ms),
+        "time_left_ms": None if deadline_ms is None else deadline_ms - now.ms,
+        "review_allowed": contract.review,
+    }
+
+
+def _known(instant_ms: int) -> int | None:
+    return instant_ms if 0 < instant_ms < FOREVER_MS else None

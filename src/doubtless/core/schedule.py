@@ -1,0 +1,61 @@
+"""When: pauses between sends and between look-ups. They grow, and every operation has its own."""
+
+import hashlib
+
+from doubtless.core.contract import Contract
+from doubtless.core.evidence import FOREVER_MS, Finding
+from doubtless.core.model import Record, Shows, Source, State
+
+REVIEW_PACE_MS = 300_000  # what a person has to decide is still looked at, this often at first
+REVIEW_PACE_MAX_MS = 3_600_000
+
+
+def jitter(ref: str, number: int) -> float:
+    """Return a factor from 0.8 to 1.2, always the same for one operation and number."""
+    digest = hashlib.sha256(f"{ref}/{number}".encode()).digest()
+    return 0.8 + 0.4 * int.from_bytes(digest[:4], "big") / 2**32
+
+
+def next_send_ms(record: Record, contract: Contract) -> int:
+    """Return the earliest next send: the doubled pause, or what the provider asked for."""
+    last = record.attempts[-1]
+    number = max(1, last.number - record.operation.budget_from)
+    retry = contract.retry
+    pause = min(retry.backoff_ms << min(number - 1, 20), retry.backoff_max_ms)
+    pause_ms = int(pause * jitter(record.operation.ref, last.number))
+    asked = last.observation.retry_after_ms if last.observation else None
+    return (last.ended_ms or last.opened_ms) + max(pause_ms, asked or 0)
+
+
+def last_look_ms(record: Record) -> int:
+    """Return when it was last looked at, or when its last attempt ended."""
+    looks = [item.begun_ms for item in record.evidence if item.source is Source.LOOKUP]
+    ended = [attempt.ended_ms or attempt.opened_ms for attempt in record.attempts]
+    return max([*looks, *ended], default=record.operation.created_ms)
+
+
+def next_look_ms(record: Record, contract: Contract, finding: Finding) -> int:
+    """Return when to look next: the grown pause, or the next instant at which absence counts."""
+    last_ms = last_look_ms(record)
+    looks = record.operation.looks
+    best = FOREVER_MS
+    for look in contract.lookups:
+        grown = min(look.interval_ms << min(looks, 20), look.interval_max_ms)
+        best = min(best, last_ms + int(grown * jitter(record.operation.ref, looks)))
+    answered = [i for i in record.evidence if i.source is Source.LOOKUP][-1:]
+    if answered and answered[0].shows is Shows.COULD_NOT_ASK:
+        return best  # asking more often would not help
+    if not finding.absence.provable or record.operation.state is State.ACCEPTED:
+        return best
+    for look in contract.proving_lookups:
+        base = finding.absence.settled_from_ms + look.lag_ms
+        first = base - (look.confirmations - 1) * look.interval_ms
+        behind = max(0, -(-(last_ms + 1 - first) // look.interval_ms))
+        best = min(best, first + behind * look.interval_ms)
+    return best
+
+
+def next_review_look_ms(record: Record) -> int:
+    """Return when to look again at what waits for a person."""
+    pace_ms = min(REVIEW_PACE_MS << min(record.operation.looks, 4), REVIEW_PACE_MAX_MS)
+    return last_look_ms(record) + pace_ms

@@ -1,0 +1,171 @@
+"""Entering a state, and applying what policy chooses until nothing is left to do now."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from doubtless.core.contract import Contract
+from doubtless.core.evidence import unproven
+from doubtless.core.lifecycle import Need, advance
+from doubtless.core.model import Cause, Json, Now, Operation, Record, Seen, Source, State, Verdict
+from doubtless.core.policy import decide
+from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Wait
+
+SETTLE_STEPS_MAX = 6  # unknown → accepted → review is the longest chain that policy can take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step of an operation, to be stored and journalled with what it was decided from."""
+
+    before: Operation
+    after: Operation
+    reason: str
+    inputs: Mapping[str, Json]
+
+
+# --- entering a state ----------------------------------------------------------------------------
+
+
+def enter(
+    operation: Operation,
+    target: State,
+    now: Now,
+    *,
+    cause: Cause | None,
+    contract: Contract,
+    holds: frozenset[Need] = frozenset(),
+) -> Operation:
+    """Return `operation` in `target`, with what every entry brings: fence, lease, deadlines, due.
+
+    Raises:
+        IllegalTransition: The step isn't in the table, or what it needs isn't proven.
+    """
+    source = operation.state
+    advance(source, target, holds=holds)
+    left = replace(
+        operation,
+        state=target,
+        cause=cause,
+        owner=None,
+        lease_end_ms=None,
+        fence=operation.fence + (1 if source is State.EXECUTING else 0),
+        origin=None,
+        due_ms=None if target.ends else now.ms,
+    )
+    if target is State.UNKNOWN and left.deadline_ms is None:
+        left = replace(left, deadline_ms=now.ms + contract.recovery_deadline_ms)
+    if target is State.UNKNOWN and source is State.EXECUTING:
+        left = replace(left, looks=0)
+    if target is State.ACCEPTED and left.accepted_ms is None:
+        told = bool(contract.lookups) or contract.events is not None
+        takes_ms = contract.completes_within_ms if told else contract.recovery_deadline_ms
+        left = replace(left, accepted_ms=now.ms, completes_by_ms=now.ms + takes_ms, looks=0)
+    if target is State.MANUAL_REVIEW and source is not State.MANUAL_REVIEW:
+        left = replace(left, looks=0)
+    return left
+
+
+def settle(record: Record, contract: Contract, now: Now) -> tuple[Change, ...]:
+    """Apply what policy chooses until it chooses to send, to look, or to wait.
+
+    The last change carries the due time. An empty result means that nothing changed at all.
+    """
+    changes: list[Change] = []
+    for _ in range(SETTLE_STEPS_MAX):
+        decision = decide(record, contract, now)
+        after = _applied(record, contract, now, decision)
+        if after is None:
+            break
+        changes.append(_change(record.operation, after, decision))
+        record = replace(record, operation=after)
+    decision = decide(record, contract, now)
+    due_ms = due_of(decision, record.operation, now)
+    if due_ms != record.operation.due_ms:
+        timed = replace(record.operation, due_ms=due_ms)
+        if changes:
+            changes[-1] = replace(changes[-1], after=timed)
+        else:
+            changes.append(_change(record.operation, timed, decision))
+    return tuple(changes)
+
+
+def _change(before: Operation, after: Operation, decision: Decision) -> Change:
+    step = type(decision.step).__name__.lower()
+    cause = f": {after.cause}" if after.cause and after.state is not before.state else ""
+    return Change(before=before, after=after, reason=f"{step}{cause}", inputs=decision.inputs)
+
+
+def due_of(decision: Decision, operation: Operation, now: Now) -> int | None:
+    """Return when the operation is due again; None only where it has ended."""
+    match decision.step:
+        case _ if operation.state.ends:
+            return None
+        case LookUp(at_ms=at_ms):
+            return max(at_ms, now.ms)
+        case Wait(until_ms=until_ms):
+            return until_ms
+        case _:
+            return now.ms
+
+
+def _applied(record: Record, contract: Contract, now: Now, decision: Decision) -> Operation | None:
+    """Return the operation after a step that changes its state here and now, or None."""
+    operation = record.operation
+    holds = held(record, contract, decision)
+    match decision.step:
+        case Settle(to=to, cause=cause) | Move(to=to, cause=cause):
+            after = enter(operation, to, now, cause=cause, contract=contract, holds=holds)
+            return _with_confirmation(after, record, decision, now)
+        case Escalate(cause=cause):
+            to = State.MANUAL_REVIEW
+            return enter(operation, to, now, cause=cause, contract=contract, holds=holds)
+        case LookUp() | Wait() if _look_ended(operation, now):
+            cause = operation.cause
+            return enter(operation, State.UNKNOWN, now, cause=cause, contract=contract)
+        case _:
+            return None
+
+
+def _look_ended(operation: Operation, now: Now) -> bool:
+    """Whether it is still called `reconciling` although nobody is looking any more."""
+    return operation.state is State.RECONCILING and (operation.lease_end_ms or 0) <= now.ms
+
+
+def held(record: Record, contract: Contract, decision: Decision) -> frozenset[Need]:
+    """Return which needs of the transition table are met by the facts."""
+    finding = decision.finding
+    needs = set()
+    traceless = all(
+        attempt.observation is not None
+        and attempt.observation.seen in (Seen.NOT_SENT, Seen.NOT_PROCESSED)
+        for attempt in record.attempts
+    )
+    if traceless:
+        needs.add(Need.NO_TRACE)
+    if record.attempts and record.open_attempt is None:
+        covered = finding.verdict is Verdict.NOT_APPLIED
+        if covered or not unproven(record, contract) or record.operation.state is State.PREPARED:
+            needs |= {Need.TRACE, Need.ALL_PROVEN}
+    if finding.verdict is Verdict.CONTRADICTION or record.operation.state.ends:
+        needs.add(Need.CONTRADICTION)
+    if isinstance(decision.step, Send):
+        needs.add(Need.PERMITTED)
+    return frozenset(needs)
+
+
+def _with_confirmation(after: Operation, record: Record, decision: Decision, now: Now) -> Operation:
+    """Note the last thing that was proven, and by whom."""
+    proven = {State.SUCCEEDED: "succeeded", State.FAILED: "not_applied"}
+    if after.state is State.ACCEPTED:
+        proven[State.ACCEPTED] = "in_progress"
+    if after.state not in proven:
+        return after
+    decided = [item for item in record.evidence if item.number in decision.finding.numbers]
+    source = decided[-1].source if decided else Source.TRANSPORT
+    at_ms = decided[-1].at_ms if decided else now.ms
+    return replace(
+        after,
+        confirmed_state=proven[after.state],
+        confirmed_ms=at_ms,
+        confirmed_source=source.value,
+    )

@@ -1,0 +1,160 @@
+"""Every exception that doubtless raises.
+
+An unknown outcome is no exception: it is a value, `Outcome.status`.
+
+    DoubtlessError
+    ├── ContractError            a contract file does not load: every problem at once
+    ├── SettingsError            a setting or a credential is missing or wrong
+    ├── BadRequest               what was asked can't be carried out as it was written
+    │   ├── UnknownTool
+    │   ├── BadArguments
+    │   ├── BadOperationId
+    │   └── OperationNotFound
+    ├── DecisionRefused          an operator's decision is not legal in this state
+    │   └── StaleVersion         somebody else decided, or something happened, meanwhile
+    ├── IllegalTransition        a fault of ours: the table knows no such step
+    ├── GateClosed               an attempt lost its permission before the first byte
+    ├── LedgerError
+    │   ├── LedgerUnavailable    a write failed: nothing is sent
+    │   ├── LedgerOutdated       an older schema: migrate first
+    │   └── LedgerUnsafe         a durability setting that could lose commits
+    └── Proof                    raised by the author of a tool, never by doubtless itself
+        ├── NotSent              nothing left this process
+        └── Rejected             the other side refused, definitely
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class DoubtlessError(Exception):
+    """The root of all exceptions here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong in a file, and how to mend it."""
+
+    file: str
+    table: str  # "tools.create_refund.lookup", "" for the whole file
+    key: str  # "" where the table itself is meant
+    wrong: str
+    mend: str
+
+    def __str__(self) -> str:
+        place = ".".join(part for part in (self.table, self.key) if part) or "(file)"
+        return f"{self.file}: {place}: {self.wrong} Mend: {self.mend}"
+
+
+class ContractError(DoubtlessError):
+    """A contract file doesn't load. `problems` holds all of them, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class SettingsError(DoubtlessError):
+    """A setting or a credential is missing or wrong; the text names the place and the mend."""
+
+
+class BadRequest(DoubtlessError):
+    """What was asked can't be carried out as it was written. Nothing was recorded or sent."""
+
+
+class UnknownTool(BadRequest):
+    """No contract is registered under that name."""
+
+    def __init__(self, tool: str, known: Sequence[str] = ()) -> None:
+        names = ", ".join(sorted(known)) or "none"
+        super().__init__(f"no tool named {tool!r} is declared. Declared tools: {names}")
+        self.tool = tool
+
+
+class BadArguments(BadRequest):
+    """The arguments don't fit the tool's JSON Schema, or can't be written as canonical JSON."""
+
+    def __init__(self, tool: str, where: str, wrong: str) -> None:
+        super().__init__(f"arguments of {tool}: {where or '(top)'}: {wrong}")
+        self.tool, self.where, self.wrong = tool, where, wrong
+
+
+class BadOperationId(BadRequest):
+    """An operation id must match [A-Za-z0-9._:-]{1,128}."""
+
+    def __init__(self, operation_id: str) -> None:
+        shown = operation_id[:140]
+        super().__init__(f"operation id {shown!r} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
+        self.operation_id = operation_id
+
+
+class OperationNotFound(BadRequest):
+    """There is no such operation, or it belongs to another principal."""
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(f"no operation {operation_id!r} in this ledger")
+        self.operation_id = operation_id
+
+
+class DecisionRefused(DoubtlessError):
+    """An operator's decision is not legal here; the operation is as it was."""
+
+    def __init__(self, operation_id: str, why: str) -> None:
+        super().__init__(f"{operation_id}: {why}")
+        self.operation_id, self.why = operation_id, why
+
+
+class StaleVersion(DecisionRefused):
+    """The operation changed since it was read; `version` is the current one."""
+
+    def __init__(self, operation_id: str, *, expected: int, version: int) -> None:
+        super().__init__(
+            operation_id, f"decided on version {expected}, but it is {version} now: look again"
+        )
+        self.expected, self.version = expected, version
+
+
+class IllegalTransition(DoubtlessError):
+    """The transition table knows no such step. A fault of ours, never of a caller."""
+
+    def __init__(self, source: str, target: str, reason: str = "") -> None:
+        super().__init__(
+            f"{source} → {target} is not a transition" + (f": {reason}" if reason else "")
+        )
+        self.source, self.target = source, target
+
+
+class GateClosed(DoubtlessError):
+    """The attempt lost its permission before the first byte: nothing of it was sent."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LedgerError(DoubtlessError):
+    """Something about the ledger itself."""
+
+
+class LedgerUnavailable(LedgerError):
+    """A read or write of the ledger failed. Nothing is sent that isn't recorded."""
+
+
+class LedgerOutdated(LedgerError):
+    """The ledger's schema is older or newer than this release."""
+
+
+class LedgerUnsafe(LedgerError):
+    """The database would not keep what it acknowledges."""
+
+
+class Proof(DoubtlessError):
+    """Raised inside a function tool by its author, to say what is known for certain."""
+
+
+class NotSent(Proof):
+    """Nothing left this process: the effect can't have happened."""
+
+
+class Rejected(Proof):
+    """The other side refused definitely: the effect did not and will not happen."""
