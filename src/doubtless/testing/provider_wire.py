@@ -71,6 +71,7 @@ class Wire:
 
     Raises:
         ConnectionRefusedError: Nobody listens.
+        ConnectionResetError: The connection was reset as soon as it was accepted.
     """
 
     def __init__(self, port: int, *, timeout_s: float = 5.0) -> None:
@@ -156,6 +157,8 @@ def call(
         wire = Wire(port, timeout_s=timeout_s)
     except ConnectionRefusedError:
         return Seen(data=b"", end="refused")
+    except ConnectionResetError:  # a reset on accept may overtake the news of the connection
+        return Seen(data=b"", end="rst")
     with wire:
         wire.send(request_bytes(method, path, body, key=key, headers=headers))
         return wire.read_to_end()
