@@ -4,8 +4,6 @@ The barrier itself is in `http_exchange`, the rules for addresses in `http_addre
 report is made in `http_reply`.
 """
 
-import ssl
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
@@ -15,14 +13,15 @@ import httpcore2
 from doubtless.core.contract import SourceRules
 from doubtless.transports.base import Gate, HttpRequest, Reply, Watch
 from doubtless.transports.http_address import CheckedDialler, pool, tls_context
-from doubtless.transports.http_exchange import CountedBackend, Exchange, Halted, Private
+from doubtless.transports.http_exchange import (
+    CountedBackend,
+    Exchange,
+    Halted,
+    Private,
+    boot_clock_s,
+)
 from doubtless.transports.http_probe import probe
 from doubtless.transports.http_reply import Answer, OutOfTime, render, reply, secrets_in
-
-
-def boot_clock_s() -> float:
-    """Read the boot-time clock: seconds, and it goes on while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class HttpTransport:
@@ -43,7 +42,6 @@ class HttpTransport:
     ) -> None:
         self._boot_clock = boot_clock
         self._body_max_bytes = body_max_bytes
-        self._contexts: dict[tuple[str | None, bool], ssl.SSLContext] = {}
         self._pools: dict[SourceRules, httpcore2.AsyncConnectionPool] = {}
 
     async def perform(
@@ -120,7 +118,7 @@ class HttpTransport:
         self, source: SourceRules, *, fresh: bool
     ) -> AsyncIterator[httpcore2.AsyncConnectionPool]:
         if fresh:
-            connections = self._pool(source, fresh=True)
+            connections = connect(source, fresh=True)
             try:
                 yield connections
             finally:
@@ -128,15 +126,8 @@ class HttpTransport:
                     await connections.aclose()
             return
         if source not in self._pools:
-            self._pools[source] = self._pool(source, fresh=False)
+            self._pools[source] = connect(source, fresh=False)
         yield self._pools[source]
-
-    def _pool(self, source: SourceRules, *, fresh: bool) -> httpcore2.AsyncConnectionPool:
-        key = source.tls_ca, source.tls_verify
-        if key not in self._contexts:
-            self._contexts[key] = tls_context(*key)
-        backend = CountedBackend(CheckedDialler(source))
-        return pool(source, backend, self._contexts[key], fresh=fresh)
 
     async def self_test(self) -> None:
         """Check that the HTTP library still announces what the barrier is built on.
@@ -153,3 +144,9 @@ class HttpTransport:
         pools, self._pools = list(self._pools.values()), {}
         for kept in pools:
             await kept.aclose()
+
+
+def connect(source: SourceRules, *, fresh: bool) -> httpcore2.AsyncConnectionPool:
+    """Make the connections to a source; dialling is done when a request comes."""
+    context = tls_context(source.tls_ca, source.tls_verify)
+    return pool(source, CountedBackend(CheckedDialler(source)), context, fresh=fresh)

@@ -8,6 +8,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -139,10 +140,12 @@ async def resolve(host: str, port: int) -> Sequence[Address]:
     return [ipaddress.ip_address(text) for text in spelled][:ADDRESSES_MAX]
 
 
+@lru_cache(maxsize=64)
 def tls_context(ca: str | None, verify: bool) -> ssl.SSLContext:
     """Return what TLS is checked against: the system's authorities, or those in the file `ca`.
 
-    The environment is not asked: it could name other authorities, or a file for the session's keys.
+    Read once for each `ca`, since it takes tens of milliseconds. The environment is not asked: it
+    could name other authorities, or a file for the session's keys.
 
     Raises:
         Halted: `ca` can't be read.

@@ -11,6 +11,7 @@ those that the gate did not permit. So a library that renamed its events would s
 
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -49,6 +50,11 @@ HOP_BY_HOP: Final = frozenset(
 FRAMING: Final = HOP_BY_HOP | {"content-length", "expect", "host"}
 
 NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def boot_clock_s() -> float:
+    """Read the boot-time clock: seconds, and it goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Halted(DoubtlessError):
@@ -273,7 +279,14 @@ class CountedStream(httpcore2.AsyncNetworkStream):
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Shake hands below the counter: handshakes are not the request's bytes."""
-        return CountedStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+        try:
+            secured = await self._inner.start_tls(ssl_context, server_hostname, timeout)
+        except BaseException:
+            # A cancelled handshake would leave the socket open for as long as the process runs.
+            with anyio.CancelScope(shield=True):
+                await self.aclose()
+            raise
+        return CountedStream(secured)
 
     def get_extra_info(self, info: str) -> object:
         """Pass on what is known of the socket."""
