@@ -20,6 +20,7 @@ class Truth:
     """What really reached the server; TLS and CONNECT left out."""
 
     connections: int = 0
+    closed: int = 0
     received: int = 0  # bytes of requests
     heads: list[bytes] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
@@ -88,16 +89,20 @@ class Peer:
 @asynccontextmanager
 async def serving(behaviour: Behaviour, *, tls: ssl.SSLContext | None = None):
     """Serve `behaviour` on a free port of 127.0.0.1."""
-    truth, hold, tasks = Truth(), asyncio.Event(), set()
+    truth, hold = Truth(), asyncio.Event()
+    tasks: set[asyncio.Task[None]] = set()
 
-    async def connected(reader, writer):
-        tasks.add(asyncio.current_task())
+    async def serve(reader, writer):
         truth.connections += 1
-        try:
-            with suppress(OSError, EOFError):
-                await behaviour(Wire(reader, writer, truth, hold))
-        finally:
-            writer.close()
+        with suppress(OSError, EOFError, asyncio.CancelledError):
+            await behaviour(Wire(reader, writer, truth, hold))
+        writer.close()
+        with suppress(OSError, asyncio.CancelledError):
+            await writer.wait_closed()
+        truth.closed += 1
+
+    def connected(reader, writer):
+        tasks.add(asyncio.create_task(serve(reader, writer)))
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
     try:

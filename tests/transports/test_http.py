@@ -261,7 +261,7 @@ async def test_unreadable_authorities_are_proof_that_nothing_was_sent(ca):
 @pytest.mark.parametrize(
     ("behaviour", "detail"),
     [
-        (peers.noread, "deadline exceeded while the TLS handshake"),
+        (peers.noread, "deadline exceeded in the TLS handshake"),
         (peers.accept_rst, ""),
         (peers.plain_text, "TLS failed"),
     ],

@@ -121,9 +121,11 @@ async def test_a_credential_that_is_no_header_is_not_sent_and_not_quoted(private
 
 
 async def test_headers_that_carry_authority_are_dropped_from_what_was_rendered():
-    names = ("Authorization", "proxy-authorization", "Cookie", "HOST", "X-Forwarded-For", "Via")
-    names += ("X-Forwarded-Host", "Forwarded", "Connection", "TE", "Transfer-Encoding", "X-Api-Key")
-    names += ("Content-Length", "Expect", "Upgrade", "Accept-Encoding", "Keep-Alive")
+    names = (
+        *("Authorization", "proxy-authorization", "Cookie", "HOST", "X-Forwarded-For", "Via"),
+        *("X-Forwarded-Host", "Forwarded", "Connection", "TE", "Transfer-Encoding", "X-Api-Key"),
+        *("Content-Length", "Expect", "Upgrade", "Accept-Encoding", "Keep-Alive"),
+    )
     headers = (*((name, "evil") for name in names), ("X-Kept", "yes"))
     async with serving(answering(ANSWER)) as peer:
         source = source_of(peer, auth_scheme="header", auth_header="X-API-Key")

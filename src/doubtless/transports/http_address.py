@@ -162,8 +162,10 @@ def tls_context(ca: str | None, verify: bool) -> ssl.SSLContext:
     return context
 
 
-def proxy_of(source: SourceRules, context: ssl.SSLContext) -> httpcore2.Proxy | None:
+def proxy_of(source: SourceRules) -> httpcore2.Proxy | None:
     """Return the proxy that the source declares; the environment's variables are ignored.
+
+    Its own certificate is always checked, and against the same authorities as the source's.
 
     Raises:
         Halted: It is no http(s) URL. The text leaves out the URL, which may hold a password.
@@ -179,7 +181,7 @@ def proxy_of(source: SourceRules, context: ssl.SSLContext) -> httpcore2.Proxy | 
     return httpcore2.Proxy(
         httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/"),
         auth=(url.username, url.password) if url.userinfo else None,
-        ssl_context=context if url.scheme == "https" else None,
+        ssl_context=tls_context(source.tls_ca, True) if url.scheme == "https" else None,
     )
 
 
@@ -193,7 +195,7 @@ def pool(
     """Make a pool that speaks HTTP/1.1, retries nothing, and keeps no connection if `fresh`."""
     return httpcore2.AsyncConnectionPool(
         ssl_context=context,
-        proxy=None if source is None else proxy_of(source, context),
+        proxy=None if source is None else proxy_of(source),
         max_connections=1 if fresh else None,
         max_keepalive_connections=0 if fresh else 8,
         keepalive_expiry=15.0,

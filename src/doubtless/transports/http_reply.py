@@ -241,7 +241,7 @@ def diagnose(exchange: Exchange, answer: Answer, failure: Exception) -> tuple[Ca
             cause = Cause.TRUNCATED if begun else Cause.CONNECTION_RESET
             return cause, f"connection closed {after}, {where}"
         case httpcore2.ProtocolError() | ValueError():
-            return Cause.UNREADABLE, f"unreadable {after}, {where}"
+            return Cause.UNREADABLE, f"unreadable answer {after}, {where}"
         case _:
             return Cause.CONNECTION_RESET, f"connection reset {after}, {where}"
 
@@ -253,19 +253,19 @@ def before_request(exchange: Exchange, failure: Exception) -> str:
     if isinstance(failure, httpcore2.LocalProtocolError):
         return "the request breaks the rules of HTTP"
     last = exchange.events[-1] if exchange.events else ""
-    doing = "connecting"
+    doing = "while connecting"
     if exchange.stage is Stage.GATE:
-        doing = "asking the gate"
+        doing = "while asking the gate"
     elif "start_tls" in last:
-        doing = "the TLS handshake"
+        doing = "in the TLS handshake"
     elif exchange.tunnelling:
-        doing = "asking the proxy for a tunnel"
+        doing = "while asking the proxy for a tunnel"
     if isinstance(failure, httpcore2.ProxyError):
         status = re.match(r"\d{3}\b", str(failure))
         return f"the proxy refused a tunnel with status {status[0] if status else 'unknown'}"
     if isinstance(failure, OutOfTime | httpcore2.TimeoutException):
-        return f"deadline exceeded while {doing}, before the request was written"
-    return f"{reason(failure)} while {doing}, before the request was written"
+        return f"deadline exceeded {doing}, before the request was written"
+    return f"{reason(failure)} {doing}, before the request was written"
 
 
 def reason(failure: BaseException) -> str:
