@@ -3,14 +3,18 @@
 from hashlib import sha256
 from typing import Final
 
-from doubtless.ledger.codec import text_of
+from doubtless.ledger.codec import Value, text_of
 from doubtless.ledger.store import Transaction
 
 PUT: Final = """
     insert into body (tenant, operation_id, kind, number, at_ms, digest, size, content)
     values (:tenant, :operation_id, :kind, :number, :at_ms, :digest, :size, :content)
-        on conflict (tenant, operation_id, kind, number) do update
+        on conflict (tenant, operation_id, kind, number) do nothing
+"""
+REPLACE: Final = """
+    update body
        set at_ms = :at_ms, digest = :digest, size = :size, content = :content
+     where tenant = :tenant and operation_id = :operation_id and kind = :kind and number = :number
 """
 
 
@@ -26,17 +30,19 @@ def put_body(
         LedgerError: there is no such operation, or a payload or request would change.
     """
     digest = sha256(content).hexdigest()
-    tx.run(
-        PUT,
-        tenant=tenant,
-        operation_id=operation_id,
-        kind=kind,
-        number=number,
-        at_ms=tx.now_ms,
-        digest=digest,
-        size=len(content),
-        content=content,
-    )
+    row: dict[str, Value] = {
+        "tenant": tenant,
+        "operation_id": operation_id,
+        "kind": kind,
+        "number": number,
+        "at_ms": tx.now_ms,
+        "digest": digest,
+        "size": len(content),
+        "content": content,
+    }
+    # Two statements: an upsert takes twice as long where there is no conflict, as there rarely is.
+    if not tx.run(PUT, **row):
+        tx.run(REPLACE, **row)
     return digest
 
 

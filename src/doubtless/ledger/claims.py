@@ -2,16 +2,19 @@
 
 from typing import Final
 
-from doubtless.ledger.codec import text_of
+from doubtless.ledger.codec import Value, text_of
 from doubtless.ledger.store import Transaction
 
 TAKE: Final = """
     insert into claim (tenant, source, key, operation_id, release_ms)
     values (:tenant, :source, :key, :operation_id, null)
-        on conflict (tenant, source, key) do update
+        on conflict (tenant, source, key) do nothing
+"""
+TAKE_OVER: Final = """
+    update claim
        set operation_id = :operation_id, release_ms = null
-     where claim.release_ms <= :now_ms or claim.operation_id = :operation_id
- returning operation_id
+     where tenant = :tenant and source = :source and key = :key
+       and (release_ms <= :now_ms or operation_id = :operation_id)
 """
 HOLDER: Final = """
     select operation_id
@@ -29,10 +32,17 @@ def take_claim(
     A holder whose release time has come is replaced. Claiming again what one holds works, and takes
     back a release that was set for later.
     """
-    taken = tx.tuples(
-        TAKE, tenant=tenant, source=source, key=key, operation_id=operation_id, now_ms=now_ms
-    )
-    return None if taken else claim_holder(tx, tenant, source, key, now_ms)
+    row: dict[str, Value] = {
+        "tenant": tenant,
+        "source": source,
+        "key": key,
+        "operation_id": operation_id,
+        "now_ms": now_ms,
+    }
+    # Two statements: an upsert takes twice as long where there is no conflict, as there rarely is.
+    if tx.run(TAKE, **row) or tx.run(TAKE_OVER, **row):
+        return None
+    return claim_holder(tx, tenant, source, key, now_ms)
 
 
 def claim_holder(tx: Transaction, tenant: str, source: str, key: str, now_ms: int) -> str | None:

@@ -26,7 +26,7 @@ FLOOR: Final = """
      where tenant = 'main'
  returning clock_floor_ms
 """
-TOUCH: Final = "update meta set clock_floor_ms = clock_floor_ms where tenant = 'main'"
+TOUCH: Final = "update meta set mended = mended + 1 where tenant = 'main'"
 
 
 @dataclass(slots=True)
@@ -125,7 +125,8 @@ class Group(Generic[Sink]):
 
         A commit that failed may have left all its pages in the log, and only the index in shared
         memory says that they don't count. A commit after it writes over them, so that no recovery
-        after a crash can bring them back. For the same reason the new connection is opened before
+        after a crash can bring them back. It has to change something: SQLite writes no page for an
+        update that leaves it as it was. For the same reason the new connection is opened before
         the old one is closed: the last one to close would lose that index.
         """
         for again in (False, True):

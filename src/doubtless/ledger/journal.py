@@ -83,9 +83,9 @@ def append(
         tenant=tenant,
         operation_id=operation_id,
         at_ms=tx.now_ms,
-        kind=kind.value,
+        kind=kind,
         principal=principal.name,
-        role=principal.role.value,
+        role=principal.role,
         data=encode(data),
     )
 
@@ -173,7 +173,7 @@ def settled(tx: Transaction, operation: Operation) -> None:
         SETTLED,
         tenant=operation.tenant,
         operation_id=operation.id,
-        state=operation.state.value,
+        state=operation.state,
         version=operation.version,
         at_ms=tx.now_ms,
     )

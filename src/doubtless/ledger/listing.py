@@ -90,8 +90,8 @@ def _find(names: tuple[str, ...], states: tuple[State, ...]) -> str:
             f"and state in ({', '.join(repr(State(state).value) for state in states)})"
         )
     if states and TERMINAL.isdisjoint(states):
-        # Said in these words, it lets the database use the index over open operations alone.
-        conditions.append("and state not in ('succeeded', 'failed', 'rejected', 'cancelled')")
+        # It lets the database use the index over open operations alone.
+        conditions.append("and open = 1")
     return FIND.replace("{conditions}", " ".join(conditions))
 
 
@@ -100,7 +100,7 @@ SESSION_OPEN: Final = statement(
     select position, {columns}
       from operation
      where tenant = :tenant and session_id = :session_id {whose}
-       and state not in ('succeeded', 'failed', 'rejected', 'cancelled')
+       and open = 1
   order by position desc
      limit :limit
     """,
@@ -149,7 +149,7 @@ OPEN_TWIN: Final = statement(
       from operation
      where tenant = :tenant and principal = :principal and session_id = :session_id
        and payload_hash = :payload_hash and tool = :tool
-       and state not in ('succeeded', 'failed', 'rejected', 'cancelled')
+       and open = 1
   order by position desc
      limit 1
     """,
@@ -250,7 +250,7 @@ def by_provider_operation_id(
 COUNTS: Final = """
     select state, count(*)
       from operation
-     where tenant = :tenant and state not in ('succeeded', 'failed', 'rejected', 'cancelled')
+     where tenant = :tenant and open = 1
   group by state
 """
 

@@ -4,10 +4,9 @@ Every function names its tenant, directly or by the operation that it is given.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final
+from typing import Final, cast
 
 from doubtless.core.model import Blocker, Json, Operation, Principal, Record, State
 from doubtless.errors import IllegalTransition, OperationNotFound, StaleVersion
@@ -17,7 +16,9 @@ from doubtless.ledger.codec import Value, integer_of, statement, text_of
 from doubtless.ledger.journal import OPERATION, Kind, append, settled
 from doubtless.ledger.store import Transaction
 
-INSERT: Final = statement("insert into operation ({columns}) values ({places})", OPERATION)
+INSERT: Final = statement(
+    "insert into operation ({columns}, open) values ({places}, :open)", OPERATION
+)
 DEPEND: Final = """
     insert into dependency (tenant, operation_id, number, after_id)
     values (:tenant, :operation_id, :number, :after_id)
@@ -47,7 +48,7 @@ def insert(
         ValueError: a value that neither JSON nor the database carries exactly.
     """
     tenant = operation.tenant
-    tx.run(INSERT, **OPERATION.params(operation))
+    tx.run(INSERT, open=int(not operation.state.ends), **OPERATION.params(operation))
     put_contract(tx, tenant, operation.contract_digest, contract_json)
     digests = {
         kind: put_body(tx, tenant, operation.id, kind, 0, content)
@@ -129,7 +130,7 @@ OLDER_OPEN: Final = """
     select id
       from operation
      where tenant = :tenant and source = :source and claim = :claim
-       and state not in ('succeeded', 'failed', 'rejected', 'cancelled')
+       and open = 1
        and position < (select position from operation where tenant = :tenant and id = :id)
   order by position
      limit 1
@@ -221,7 +222,6 @@ UPDATE: Final = """
     update operation
        set {changed}
      where tenant = :tenant and id = :id and version = :expected
- returning version
 """
 VERSION: Final = "select version from operation where tenant = :tenant and id = :id"
 
@@ -248,15 +248,18 @@ def save(
         IllegalTransition: identity, fence or due time would break the rules of every step.
     """
     _check(before, after)
-    saved = replace(after, version=before.version + 1, updated_ms=tx.now_ms)
+    saved = OPERATION.replace(after, version=before.version + 1, updated_ms=tx.now_ms)
     delta: dict[str, Json] = {
         name: now
         for name, then, now in zip(_MUTABLE, _mutable(before), _mutable(saved), strict=True)
         if then != now
     }
-    params: dict[str, Value] = {name: _plain(value) for name, value in delta.items()}
+    params: dict[str, Value] = {name: _bound(value) for name, value in delta.items()}
+    if before.state.ends is not saved.state.ends:
+        params["open"] = int(not saved.state.ends)
+    columns = tuple(params)
     params.update(tenant=before.tenant, id=before.id, expected=before.version)
-    if not tx.tuples(_update(tuple(delta)), **params):
+    if not tx.run(_update(columns), **params):
         raise _lost(tx, before)
     moved = before.state is not saved.state
     kind = Kind.TRANSITION if moved else Kind.DECISION
@@ -278,15 +281,9 @@ def _check(before: Operation, after: Operation) -> None:
         raise IllegalTransition(before.state, after.state, "an open operation has a due time")
 
 
-def _plain(value: Json) -> Value:
-    """Turn a field of an operation into what is bound: no enumerations, no booleans."""
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, str):
-        return str(value)
-    if value is None or isinstance(value, int | float):
-        return value
-    raise TypeError(f"an operation holds no {type(value).__name__}")
+def _bound(value: Json) -> Value:
+    """Turn a field of an operation into what is bound: it holds text, integers and booleans."""
+    return int(value) if isinstance(value, bool) else cast("Value", value)
 
 
 def _lost(tx: Transaction, before: Operation) -> StaleVersion | OperationNotFound:
@@ -312,7 +309,7 @@ def lease(
     Raises:
         StaleVersion: it was changed since `before` was read.
     """
-    leased = replace(
+    leased = OPERATION.replace(
         before,
         state=state,
         owner=owner,
@@ -328,7 +325,7 @@ DUE: Final = statement(
     select {columns}
       from operation
      where tenant = :tenant and due_ms <= :now_ms
-       and state not in ('succeeded', 'failed', 'rejected', 'cancelled')
+       and open = 1
        and state in ({states})
   order by due_ms
      limit :limit

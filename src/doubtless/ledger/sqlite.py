@@ -209,15 +209,31 @@ class Connection:
         """
         try:
             return cast("list[Row]", self._cursor.execute(sql, params).fetchall())
-        except _BROKEN as error:
-            self.broken = _unavailable("failed", error)
-            raise self.broken from error
-        except apsw.ConstraintError as error:
-            raise LedgerError(f"the ledger refused: {error}") from error
-        except apsw.Error as error:
-            raise LedgerError(f"statement failed: {error}: {sql.strip()}") from error
-        except OverflowError as error:
-            raise ValueError(f"an integer is too large for the ledger: {error}") from error
+        except (apsw.Error, OverflowError) as error:
+            raise self._translated(error, sql) from error
+
+    def change(self, sql: str, params: Mapping[str, Value]) -> int:
+        """Run one insert, update or delete and return how many rows it changed, triggers aside.
+
+        Raises: what `execute` raises.
+        """
+        try:
+            self._cursor.execute(sql, params)
+            return self._raw.changes()
+        except (apsw.Error, OverflowError) as error:
+            raise self._translated(error, sql) from error
+
+    def _translated(self, error: apsw.Error | OverflowError, sql: str) -> LedgerError | ValueError:
+        match error:
+            case OverflowError():
+                return ValueError(f"an integer is too large for the ledger: {error}")
+            case apsw.ConstraintError():
+                return LedgerError(f"the ledger refused: {error}")
+            case _ if isinstance(error, _BROKEN):
+                self.broken = _unavailable("failed", error)
+                return self.broken
+            case _:
+                return LedgerError(f"statement failed: {error}: {sql.strip()}")
 
     def named(self, sql: str, params: Mapping[str, Value]) -> list[dict[str, Value]]:
         """Do as `execute` does, and name the columns."""
@@ -228,10 +244,6 @@ class Connection:
             described = apsw.ext.query_info(self._raw, sql).description
             names = self._names[sql] = tuple(column[0] for column in described)
         return [dict(zip(names, row, strict=True)) for row in rows]
-
-    def changes(self) -> int:
-        """Return how many rows the last insert, update or delete changed, triggers aside."""
-        return self._raw.changes()
 
     def script(self, sql: str) -> None:
         """Run many statements that take no values."""

@@ -20,8 +20,8 @@ class Session(Protocol):
         """Do as `execute` does, and name the columns."""
         ...
 
-    def changes(self) -> int:
-        """Return how many rows the last insert, update or delete changed."""
+    def change(self, sql: str, params: Mapping[str, Value]) -> int:
+        """Run one insert, update or delete and return how many rows it changed."""
         ...
 
     def begin(self, *, write: bool) -> None:
@@ -86,5 +86,4 @@ class Transaction:
 
     def run(self, sql: str, /, **params: Value) -> int:
         """Run an insert, update or delete and return how many rows it changed."""
-        self._execute(sql, params)
-        return self._session.changes()
+        return self._session.change(sql, params)

@@ -6,14 +6,9 @@ create table meta (
     ledger_id text not null,             -- 16 random bytes in hexadecimal
     created_ms integer not null,
     clock_floor_ms integer not null,     -- the highest `now` ever committed
-    clock_break_ms integer not null default 0
+    clock_break_ms integer not null default 0,
+    mended integer not null default 0    -- how often the log was written over after a failed commit
 ) without rowid;
-
-create trigger meta_clock before update of clock_floor_ms on meta
-when new.clock_floor_ms < old.clock_floor_ms
-begin
-    select raise(abort, 'the clock of the ledger never goes back');
-end;
 
 -- What was done to this schema, in order. A change to one that was applied is noticed by its checksum.
 create table migration (
@@ -72,15 +67,18 @@ create table operation (
     duplicate_of text,
     on_unknown text not null,
     needs_approval integer not null,
+    open integer not null,               -- 1 until it ends: said twice, for the indexes
     unique (tenant, id),
-    check (due_ms is not null or state in ('succeeded', 'failed', 'rejected', 'cancelled'))
+    check (open = case when state in ('succeeded', 'failed', 'rejected', 'cancelled')
+                       then 0 else 1 end),
+    check (due_ms is not null or open = 0)
 );
 
--- Over open operations alone, so that any number of settled ones slows no claim and no call.
-create index operation_due on operation (tenant, due_ms)
- where state not in ('succeeded', 'failed', 'rejected', 'cancelled');
+-- Over open operations alone, so that any number of settled ones slows no claim and no call. They
+-- ask for `open` and not for the state, so that most changes of state leave the second one alone.
+create index operation_due on operation (tenant, due_ms) where open = 1;
 create index operation_twin on operation (tenant, principal, session_id, payload_hash)
- where state not in ('succeeded', 'failed', 'rejected', 'cancelled');
+ where open = 1;
 
 create index operation_done on operation (tenant, principal, session_id, payload_hash, updated_ms)
  where state = 'succeeded';
@@ -95,12 +93,6 @@ create trigger operation_fence before update of fence on operation
 when new.fence < old.fence
 begin
     select raise(abort, 'a fence only grows');
-end;
-
-create trigger operation_version before update of version on operation
-when new.version <> old.version + 1
-begin
-    select raise(abort, 'a version grows by one');
 end;
 
 create trigger operation_identity before update of
@@ -128,12 +120,6 @@ create table attempt (
     foreign key (tenant, operation_id) references operation (tenant, id),
     check ((ended_ms is null) = (observation is null))
 ) without rowid;
-
-create trigger attempt_ended before update of ended_ms, observation on attempt
-when old.ended_ms is not null
-begin
-    select raise(abort, 'an attempt ends once');
-end;
 
 create table evidence (
     tenant text not null default 'main',
@@ -189,7 +175,6 @@ end;
 
 -- Retention empties `content`; the digest stays.
 create table body (
-    position integer primary key,
     tenant text not null default 'main',
     operation_id text not null,
     kind text not null,
@@ -198,9 +183,9 @@ create table body (
     digest text not null,
     size integer not null,
     content blob,
-    unique (tenant, operation_id, kind, number),
+    primary key (tenant, operation_id, kind, number),
     foreign key (tenant, operation_id) references operation (tenant, id)
-);
+) without rowid;
 
 create trigger body_fixed before update of content, digest on body
 when old.kind in ('payload', 'request') and (new.content is not null or new.digest <> old.digest)
