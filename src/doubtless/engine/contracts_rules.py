@@ -69,7 +69,8 @@ def _resend(draft: Draft) -> Iterator[Problem]:
         )
     forgets = key is not None and key.stores in FORGETFUL
     partly = rule.resend is Resend.REPLAYED and forgets
-    if (rule.resend in ABSENCE_FIRST or partly) and not contract.proving_lookups:
+    needs_absence = rule.resend in ABSENCE_FIRST or partly
+    if needs_absence and not contract.proving_lookups and not contract.duplicates_acceptable:
         yield draft.problem(
             "",
             "on_absent",

@@ -37,7 +37,7 @@ def wrong(what: str, mend: str) -> PydanticCustomError:
 
 def near(word: str, known: Sequence[str]) -> str:
     """Name the known word that was probably meant, or all of them."""
-    found = get_close_matches(word, known, n=1, cutoff=0.7)
+    found = get_close_matches(word, known, n=1, cutoff=0.6)
     listed = ", ".join(known) or "none"
     return f"did you mean {found[0]!r}? Known: {listed}." if found else f"use one of {listed}."
 
