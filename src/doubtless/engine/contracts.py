@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from doubtless.core.contract import Contract, Kind, SourceRules
 from doubtless.engine.contracts_build import Default, build
 from doubtless.engine.contracts_code import Key, Lookup, ToolKeys, build_contract
-from doubtless.engine.contracts_draft import Draft
+from doubtless.engine.contracts_draft import Draft, touch_arguments
 from doubtless.engine.contracts_file import SourceTable, Table, ToolTable
 from doubtless.engine.contracts_problems import Reading, read_table, unknown_keys
 from doubtless.engine.contracts_rules import untold_errors, warnings_in
@@ -149,8 +149,6 @@ def _draft(
         kind=Kind.HTTP,
         tolerance_ms=webhook_rules(webhook).tolerance_ms if webhook else TOLERANCE_MS,
     )
-    arguments = f"tools.{name}.arguments"
-    malformed = any(f"{each.table}.{each.key}".startswith(arguments) for each in problems)
     return Draft(
         file=file,
         said=said,
@@ -160,7 +158,7 @@ def _draft(
         # What a malformed source declares is told with it.
         webhook=webhook is not None or source is None,
         whole=whole,
-        arguments_whole=not malformed,
+        arguments_whole=not touch_arguments(name, problems),
     )
 
 

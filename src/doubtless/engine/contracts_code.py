@@ -7,7 +7,7 @@ from typing import Final, Literal, Required, TypeAlias, TypedDict, Unpack
 from doubtless.core.contract import Contract, KeyFormat, Kind, OnAbsent, SourceRules, Stores
 from doubtless.core.model import Effect, Json
 from doubtless.engine.contracts_build import build
-from doubtless.engine.contracts_draft import Draft
+from doubtless.engine.contracts_draft import Draft, touch_arguments
 from doubtless.engine.contracts_file import ToolTable
 from doubtless.engine.contracts_problems import read_table, unknown_keys
 from doubtless.engine.contracts_rules import untold_errors
@@ -128,7 +128,7 @@ def build_contract(
         contract=contract,
         defaults=defaults,
         whole=reading.whole,
-        arguments_whole=reading.whole,
+        arguments_whole=not touch_arguments(tool, problems),
     )
     problems += untold_errors(draft, problems)
     if problems:

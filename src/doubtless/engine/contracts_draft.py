@@ -1,6 +1,6 @@
 """One tool under judgement: what was said about it, and the contract that this gives."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -62,3 +62,9 @@ class Draft:
 
 
 Check: TypeAlias = Callable[[Draft], Iterator[Problem]]
+
+
+def touch_arguments(tool: str, problems: Iterable[Problem]) -> bool:
+    """Whether a problem lies in the tool's arguments, so that what they declare is not known."""
+    place = f"tools.{tool}.arguments"
+    return any(f"{each.table}.{each.key}".startswith(place) for each in problems)
