@@ -128,7 +128,7 @@ def source_of(observation: Observation, contract: Contract) -> Source:
 
     A replay speaks for the first attempt too only where the provider stores every answer.
     """
-    if observation.status is None and observation.seen is not Seen.SUCCEEDED:
+    if observation.status is None and observation.seen in (Seen.NOT_SENT, Seen.UNKNOWN):
         return Source.TRANSPORT
     stored = contract.key is not None and contract.key.stores is Stores.ALL
     return Source.KEY_REPLAY if observation.replayed and stored else Source.RESPONSE

@@ -8,6 +8,7 @@ from doubtless.core.evidence import unproven
 from doubtless.core.lifecycle import Need, advance
 from doubtless.core.model import Cause, Json, Now, Operation, Record, Seen, Source, State, Verdict
 from doubtless.core.policy import decide
+from doubtless.core.schedule import next_send_ms
 from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Wait
 
 SETTLE_STEPS_MAX = 6  # unknown → accepted → review is the longest chain that policy can take
@@ -60,6 +61,10 @@ def enter(
         told = bool(contract.lookups) or contract.events is not None
         takes_ms = contract.completes_within_ms if told else contract.recovery_deadline_ms
         left = replace(left, accepted_ms=now.ms, completes_by_ms=now.ms + takes_ms, looks=0)
+    if target is State.AWAITING_APPROVAL and contract.approval is not None:
+        left = replace(left, not_before_ms=now.ms + contract.approval.expires_ms)
+    if source is State.AWAITING_APPROVAL:
+        left = replace(left, not_before_ms=None)
     if target is State.MANUAL_REVIEW and source is not State.MANUAL_REVIEW:
         left = replace(left, looks=0)
     return left
@@ -115,6 +120,8 @@ def _applied(record: Record, contract: Contract, now: Now, decision: Decision) -
     match decision.step:
         case Settle(to=to, cause=cause) | Move(to=to, cause=cause):
             after = enter(operation, to, now, cause=cause, contract=contract, holds=holds)
+            if to is State.PREPARED and record.attempts:
+                after = replace(after, not_before_ms=next_send_ms(record, contract))
             return _with_confirmation(after, record, decision, now)
         case Escalate(cause=cause):
             to = State.MANUAL_REVIEW

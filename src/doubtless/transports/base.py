@@ -25,6 +25,7 @@ class Watch:
 
     stage: Stage = Stage.OPENED
     sent_bytes: int = 0  # of the request itself, counted before each write
+    written: bool = False  # all of it was handed over: nothing more of it will begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,222 @@
+"""The ledger as the engine sees it: an operation is loaded whole, and stored with its reasons.
+
+What is done here happens within one transaction and touches nothing outside.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from doubtless.core import policy, progress
+from doubtless.core.contract import Contract
+from doubtless.core.lifecycle import Need
+from doubtless.core.model import (
+    Attempt,
+    Json,
+    Now,
+    Operation,
+    Principal,
+    Record,
+    Role,
+    State,
+)
+from doubtless.core.settling import Change
+from doubtless.engine.registry import Registry
+from doubtless.engine.surroundings import Surroundings
+from doubtless.errors import LedgerError, OperationNotFound
+from doubtless.ledger import attempts, bodies, claims, meta, operations
+from doubtless.ledger.store import Transaction
+from doubtless.transports.base import HttpRequest
+
+WORKER = Principal(name="worker", role=Role.WORKER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """An attempt is open and durable; it may be carried out now."""
+
+    record: Record
+    contract: Contract
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """A lease for asking the look-ups is held."""
+
+    record: Record
+    contract: Contract
+
+
+class Book:
+    """The units of one process on one ledger, for one tenant."""
+
+    def __init__(self, registry: Registry, surroundings: Surroundings, ledger_id: bytes) -> None:
+        self.registry = registry
+        self.surroundings = surroundings
+        self.ledger_id = ledger_id
+        self.tenant = "main"
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def now(self, tx: Transaction) -> Now:
+        """Return the ledger's clock, and when it last could not be trusted."""
+        return Now(ms=tx.now_ms, break_ms=meta.clock_break(tx))
+
+    def contract(self, tx: Transaction, operation: Operation) -> Contract:
+        """Return the contract that an operation was prepared with."""
+
+        def snapshot() -> str:
+            text = bodies.contract(tx, self.tenant, operation.contract_digest)
+            if text is None:
+                raise LedgerError(f"{operation.id}: the snapshot of its contract is missing")
+            return text
+
+        return self.registry.contract(operation.contract_digest, snapshot)
+
+    def load(self, tx: Transaction, operation_id: str) -> tuple[Record, Contract]:
+        """Return an operation with everything that its next step is decided from.
+
+        Raises:
+            OperationNotFound: There is no such operation.
+        """
+        record = operations.load(tx, self.tenant, operation_id)
+        if record is None:
+            raise OperationNotFound(operation_id)
+        contract = self.contract(tx, record.operation)
+        if contract.latest_wins:
+            again = operations.load(tx, self.tenant, operation_id, latest_wins=True)
+            record = again or record
+        if record.operation.state is State.FAILED:
+            record = replace(record, newer_twin=operations.later_twin(tx, record.operation))
+        return record, contract
+
+    def arguments(self, tx: Transaction, operation_id: str) -> dict[str, Json] | None:
+        """Return what was asked for; None once retention has emptied it."""
+        payload = bodies.body(tx, self.tenant, operation_id, "payload")
+        return None if payload is None else json.loads(payload)
+
+    def request(self, tx: Transaction, operation_id: str) -> HttpRequest | None:
+        """Return the rendered request: the bytes of every attempt."""
+        text = bodies.body(tx, self.tenant, operation_id, "request")
+        return None if text is None else load_request(text)
+
+    # --- attempts --------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        tx: Transaction,
+        record: Record,
+        contract: Contract,
+        *,
+        resend: bool,
+        principal: Principal = WORKER,
+        by: Need = Need.PERMITTED,
+        correlation_id: str | None = None,
+    ) -> Begun:
+        """Open the next attempt: durable, under a lease and a fence of its own."""
+        now = self.now(tx)
+        stored = record.operation
+        number = len(record.attempts) + 1
+        after, attempt = progress.begin(
+            record,
+            contract,
+            now,
+            owner=self.surroundings.owner,
+            correlation_id=correlation_id or stored.correlation_id or f"{stored.ref}-{number}",
+            resend=resend,
+            by=by,
+        )
+        inputs = policy.decide(record, contract, now).inputs if record.attempts else {}
+        saved = operations.save(
+            tx, stored, after, reason=f"send: {by}", principal=principal, inputs=inputs
+        )
+        attempts.open_attempt(tx, self.tenant, stored.id, attempt, principal=principal)
+        if stored.state.ends:
+            self._reclaim(tx, saved, now)
+        opened = replace(record, operation=saved, attempts=(*record.attempts, attempt))
+        return Begun(record=opened, contract=contract, attempt=attempt)
+
+    # --- storing ---------------------------------------------------------------------------------
+
+    def store(
+        self,
+        tx: Transaction,
+        record: Record,
+        contract: Contract,
+        changes: Sequence[Change],
+        now: Now,
+        *,
+        stored: Operation | None = None,
+        principal: Principal = WORKER,
+    ) -> Record:
+        """Write steps that the core has taken, and let the object go where they ended it.
+
+        Args:
+            record: As the steps began; its operation may already hold what was learnt.
+            stored: The operation as the ledger has it, where that differs from `record`'s.
+
+        Raises:
+            StaleVersion: Somebody else changed it meanwhile. Nothing was written.
+        """
+        before = record.operation if stored is None else stored
+        current = before
+        for change in changes:
+            current = operations.save(
+                tx,
+                current,
+                change.after,
+                reason=change.reason,
+                principal=principal,
+                inputs=change.inputs,
+            )
+        if not changes and stored is not None and record.operation != stored:
+            current = operations.save(
+                tx, current, record.operation, reason="noted", principal=principal, inputs={}
+            )
+        after = replace(record, operation=current)
+        if current.state.ends and not before.state.ends:
+            self._release(tx, after, contract, now)
+        elif before.state.ends and not current.state.ends:
+            self._reclaim(tx, current, now)
+        return after
+
+    def _release(self, tx: Transaction, record: Record, contract: Contract, now: Now) -> None:
+        operation = record.operation
+        if operation.claim is None:
+            return
+        until_ms = progress.claim_until_ms(record, contract, now)
+        later = until_ms if until_ms is not None and until_ms > now.ms else None
+        claims.release_claim(
+            tx, self.tenant, operation.source, operation.claim, operation.id, release_ms=later
+        )
+
+    def _reclaim(self, tx: Transaction, operation: Operation, now: Now) -> None:
+        """Take the object back for an operation that was opened again, if nobody else has it."""
+        if operation.claim is not None:
+            claims.take_claim(
+                tx, self.tenant, operation.source, operation.claim, operation.id, now.ms
+            )
+
+
+def dump_request(request: HttpRequest) -> bytes:
+    """Write a rendered request, as it is stored."""
+    parts: Json = {
+        "method": request.method,
+        "url": request.url,
+        "headers": [list(pair) for pair in request.headers],
+        "body": base64.b64encode(request.body).decode(),
+    }
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
+def load_request(text: bytes) -> HttpRequest:
+    """Read a stored request."""
+    parts = json.loads(text)
+    return HttpRequest(
+        method=parts["method"],
+        url=parts["url"],
+        headers=tuple((name, value) for name, value in parts["headers"]),
+        body=base64.b64decode(parts["body"]),
+    )

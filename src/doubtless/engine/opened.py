@@ -1,0 +1,105 @@
+"""What an application consists of while it is open: the composition of the engine's parts."""
+
+import anyio
+import anyio.abc
+
+from doubtless.core.model import Now, Principal, Record, Role
+from doubtless.core.outcome import Outcome
+from doubtless.engine import intake, reports
+from doubtless.engine.book import Book
+from doubtless.engine.credentials import Credentials
+from doubtless.engine.decisions import Decision
+from doubtless.engine.dispatcher import Worker
+from doubtless.engine.intake import Ask
+from doubtless.engine.reconciler import Reconciler
+from doubtless.engine.runner import Runner
+from doubtless.engine.waiting import Waiting
+from doubtless.errors import BadOperationId, OperationNotFound
+from doubtless.ledger.store import Ledger, Transaction
+from doubtless.transports.http import HttpTransport
+
+
+class OpenApp:
+    """What exists only while the application is open."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        book: Book,
+        http: HttpTransport,
+        tasks: anyio.abc.TaskGroup,
+        credentials: Credentials,
+    ) -> None:
+        self.ledger, self.book, self.tasks = ledger, book, tasks
+        self.waiting = Waiting(self.load)
+        self.worker_scope = anyio.CancelScope()
+        self.runner = Runner(
+            ledger=ledger,
+            book=book,
+            credentials=credentials,
+            http=http,
+            tasks=tasks,
+            changed=self.changed,
+        )
+        reconciler = Reconciler(
+            ledger=ledger, book=book, credentials=credentials, http=http, changed=self.changed
+        )
+        self._worker = Worker(
+            ledger=ledger,
+            book=book,
+            runner=self.runner,
+            reconciler=reconciler,
+            tasks=tasks,
+            changed=self.waiting.changed,
+        )
+
+    async def work(self) -> None:
+        """Run the worker until the application is closed."""
+        with self.worker_scope:
+            await self._worker.run()
+
+    def changed(self, record: Record) -> None:
+        """Tell whoever waits for an operation, and the worker if something is due for it."""
+        self.waiting.changed(record)
+        if not record.operation.state.ends:
+            self._worker.poke()
+
+    def load(self, operation_id: str) -> Record:
+        """Read one operation."""
+        if not operation_id.isascii():
+            raise BadOperationId(operation_id)
+        return self.ledger.read(lambda tx: self.book.load(tx, operation_id))[0]
+
+    def outcome(self, record: Record, *, already_done: bool = False) -> Outcome:
+        """Say what is known of a loaded operation."""
+
+        def unit(tx: Transaction) -> Outcome:
+            contract = self.book.contract(tx, record.operation)
+            now: Now = self.book.now(tx)
+            return reports.outcome(self.book, tx, record, contract, now, already_done=already_done)
+
+        return self.ledger.read(unit)
+
+    def outcome_in(self, tx: Transaction, operation_id: str) -> Outcome:
+        """Say what is known of an operation, within a transaction."""
+        record, contract = self.book.load(tx, operation_id)
+        return reports.outcome(self.book, tx, record, contract, self.book.now(tx))
+
+    def draft_again(self, decision: Decision) -> Ask:
+        """Draft the new operation of an operator's `again`, from what the old one asked for."""
+        record = self.load(decision.operation_id)
+        arguments = self.ledger.read(lambda tx: self.book.arguments(tx, record.operation.id))
+        if arguments is None:
+            raise OperationNotFound(record.operation.id)
+        old = record.operation
+        return intake.draft(
+            self.book,
+            self.book.registry.tool(old.tool),
+            arguments,
+            principal=Principal(name=old.principal, role=Role.AGENT),
+            operation_id=self.book.surroundings.new_id(),
+            session_id=old.session_id,
+            correlation_id=old.correlation_id,
+            supersedes=old.id,
+            duplicate_of=old.id if decision.mark_duplicate else None,
+        )

@@ -1,0 +1,131 @@
+"""The tools that this process knows: their contracts, and the code behind them.
+
+A contract is kept by digest, so that an operation goes on under the one it was prepared with. Code
+is found by the tool's name: it may have been registered before or after the operation was made.
+"""
+
+import importlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias, cast
+
+import jsonschema_rs
+
+from doubtless.core.contract import Contract, Kind, LookupRules
+from doubtless.core.model import Json
+from doubtless.engine.contracts import contract_digest, dump_contract, read_contract
+from doubtless.errors import BadArguments, SettingsError, UnknownTool
+from doubtless.transports.function import Body
+
+Ask: TypeAlias = Callable[..., "Awaitable[object] | object"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One registered tool."""
+
+    contract: Contract
+    body: Body | None = None  # None: an HTTP tool
+    lookups: Mapping[str, Ask] = field(default_factory=dict)  # by the look-up's name
+
+    @cached_property
+    def digest(self) -> str:
+        """The contract's digest."""
+        return contract_digest(self.contract)
+
+    @cached_property
+    def snapshot(self) -> str:
+        """The contract as canonical JSON."""
+        return dump_contract(self.contract)
+
+    @cached_property
+    def _validator(self) -> jsonschema_rs.Validator:
+        schema = dict(self.contract.arguments)
+        return jsonschema_rs.validator_for(schema, offline=True, validate_formats=True)
+
+    def check(self, arguments: Mapping[str, Json]) -> None:
+        """Hold arguments against the tool's JSON Schema.
+
+        Raises:
+            BadArguments: Naming the place and what is wrong; the provider never sees them.
+        """
+        for error in self._validator.iter_errors(dict(arguments)):
+            where = ".".join(str(step) for step in error.instance_path)
+            raise BadArguments(self.contract.tool, where, error.message)
+
+
+class Registry:
+    """All tools of one process, by name and by digest of their contracts."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._contracts: dict[str, Contract] = {}
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def add(self, tool: Tool) -> None:
+        """Register a tool.
+
+        Raises:
+            SettingsError: Another one has that name.
+        """
+        name = tool.contract.tool
+        if name in self._tools:
+            raise SettingsError(f"two tools are called {name!r}: rename one of them")
+        self._tools[name] = tool
+        self._contracts[tool.digest] = tool.contract
+
+    def tool(self, name: str) -> Tool:
+        """Return a tool by name.
+
+        Raises:
+            UnknownTool: There is none, with the names of those there are.
+        """
+        try:
+            return self._tools[name]
+        except KeyError:
+            raise UnknownTool(name, list(self._tools)) from None
+
+    def find(self, name: str) -> Tool | None:
+        """Return a tool by name, or None."""
+        return self._tools.get(name)
+
+    def contract(self, digest: str, snapshot: Callable[[], str]) -> Contract:
+        """Return the contract of that digest, read from its snapshot where it isn't known yet."""
+        found = self._contracts.get(digest)
+        if found is None:
+            found = self._contracts[digest] = read_contract(snapshot())
+        return found
+
+    def can_act(self, contract: Contract) -> bool:
+        """Whether this process can carry the tool out."""
+        if contract.kind is Kind.HTTP:
+            return True
+        tool = self._tools.get(contract.tool)
+        return tool is not None and tool.body is not None
+
+    def asker(self, contract: Contract, look: LookupRules) -> Ask | None:
+        """Return the code of a look-up, or None where this process hasn't got it."""
+        tool = self._tools.get(contract.tool)
+        if tool is not None and look.name in tool.lookups:
+            return tool.lookups[look.name]
+        return _imported(look.python) if look.python is not None else None
+
+    def can_ask(self, contract: Contract) -> bool:
+        """Whether this process can ask all look-ups of a contract."""
+        return all(
+            look.request is not None or self.asker(contract, look) is not None
+            for look in contract.lookups
+        )
+
+
+def _imported(path: str) -> Ask | None:
+    """Import `module:function`; None where that isn't possible here."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError):
+        return None
+    return cast("Ask", found) if callable(found) else None

@@ -1,0 +1,392 @@
+"""Carrying an attempt out: act through a transport, and witness what came of it.
+
+The only module that sees the transports and the ledger at once. An attempt is carried out in a task
+of its own, so that whoever asked for it may give up or be cancelled: it runs on to its own time-out
+and is recorded. What comes after that is recorded as late evidence.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+
+import anyio
+import anyio.abc
+
+from doubtless.core import answers
+from doubtless.core.answers import Answer
+from doubtless.core.contract import Kind
+from doubtless.core.effects import NO_EFFECT
+from doubtless.core.model import (
+    Cause,
+    Evidence,
+    Observation,
+    Record,
+    Seen,
+    Shows,
+    Source,
+    Stage,
+    Strength,
+)
+from doubtless.engine import reading, steps
+from doubtless.engine.book import Begun, Book
+from doubtless.engine.credentials import Credentials
+from doubtless.engine.steps import Ending, Opened
+from doubtless.engine.tools import Call
+from doubtless.errors import DoubtlessError, GateClosed, LedgerError, LedgerUnavailable
+from doubtless.ledger.store import Ledger, Transaction
+from doubtless.transports.base import Reply, Watch
+from doubtless.transports.function import Body, FunctionTransport
+from doubtless.transports.http import HttpTransport
+
+RECORD_TRIES = 5  # to record an end; between them 50 ms, doubling
+RECORD_PAUSE_S = 0.05
+
+
+_log = logging.getLogger("doubtless.engine")
+
+
+class Gate:
+    """One attempt's gate. It opens once, or is shut for good; whichever comes first.
+
+    Args:
+        ask: Judges, by the ledger, whether the first byte may be written.
+        boot_s: The boot-time clock, in seconds.
+    """
+
+    def __init__(
+        self, ask: Callable[[], Awaitable[Opened | str]], boot_s: Callable[[], float]
+    ) -> None:
+        self._ask, self._boot_s = ask, boot_s
+        self.is_shut = False
+        self.opened_ms: int | None = None  # by the ledger's clock
+
+    async def __call__(self) -> float:
+        """Return until when the first byte may be written, in seconds since boot.
+
+        Raises:
+            GateClosed: It may not be written.
+        """
+        asked_s = self._boot_s()  # before the ledger's clock is read: the error is on our side
+        try:
+            found = "its time is over" if self.is_shut else await self._ask()
+        except LedgerError as error:
+            raise GateClosed(f"the ledger can't be asked: {error}") from error
+        if isinstance(found, str) or self.is_shut:
+            raise GateClosed(found if isinstance(found, str) else "its time is over")
+        self.opened_ms = found.at_ms
+        return asked_s + (found.write_by_ms - found.at_ms) / 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Act:
+    """One attempt under way: what it may still do, and what it has brought."""
+
+    begun: Begun
+    gate: Gate
+    watch: Watch = field(default_factory=Watch)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    done: anyio.Event = field(default_factory=anyio.Event)
+    reply: Reply | None = None
+
+    def replied(self) -> bool:
+        """Whether there is a reply by now."""
+        return self.reply is not None
+
+
+class Runner:
+    """Carries attempts out and records them. One for each open application.
+
+    Args:
+        ledger: Where everything is recorded.
+        book: The ledger as the engine sees it.
+        credentials: Found at every send, and kept nowhere.
+        http: Sends the requests of contracts.
+        tasks: Outlives every caller.
+        changed: Called with the record after something about an operation was stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        book: Book,
+        credentials: Credentials,
+        http: HttpTransport,
+        tasks: anyio.abc.TaskGroup,
+        changed: Callable[[Record], None],
+    ) -> None:
+        self._ledger, self._book, self._credentials = ledger, book, credentials
+        self._http, self._functions = http, FunctionTransport()
+        self._tasks, self._changed = tasks, changed
+        self._open_attempts = 0  # those that only wait for a late answer left out
+        self._idle = anyio.Event()
+
+    def start(self, begun: Begun) -> None:
+        """Carry an attempt out in a task of its own."""
+        self._tasks.start_soon(self.carry_out, begun)
+
+    async def carry_out(self, begun: Begun) -> None:
+        """Carry an attempt out to its end or its time-out, and record what came of it.
+
+        Never raises but when it is cancelled; then too, what was seen is recorded first.
+        """
+        self._open_attempts += 1
+        try:
+            act = self._act(begun)
+            try:
+                ending = await self._watched(act)
+            except anyio.get_cancelled_exc_class():
+                act.gate.is_shut = True
+                with anyio.CancelScope(shield=True):
+                    await self._record(begun, _stopped(act))
+                raise
+            await self._record(begun, ending)
+        finally:
+            self._open_attempts -= 1
+            if not self._open_attempts:
+                self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no attempt is open."""
+        while self._open_attempts:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+    # --- acting ----------------------------------------------------------------------------------
+
+    def _act(self, begun: Begun) -> Act:
+        marks = begun.contract.record_sending
+
+        def unit(tx: Transaction) -> Opened | str:
+            return steps.open_gate(self._book, tx, begun, mark=marks)
+
+        async def ask() -> Opened | str:
+            return await self._ledger.commit(unit) if marks else self._ledger.read(unit)
+
+        return Act(begun=begun, gate=Gate(ask, self._book.surroundings.boot_s))
+
+    async def _watched(self, act: Act) -> Ending:
+        """Run the action up to its time-out, and say how the attempt ended.
+
+        What was wholly handed over by then is left to bring its late answer.
+        """
+        contract = act.begun.contract
+        body = self._body(act.begun)
+        if body is not None and body.is_async:
+            with anyio.move_on_after(contract.timeout_ms / 1000):
+                await self._perform(act, body)
+            return self._ending(act) if act.replied() else _stopped(act, timed_out=True)
+        self._tasks.start_soon(self._in_background, act, body)
+        with anyio.move_on_after(contract.timeout_ms / 1000):
+            await act.done.wait()
+        if act.replied():
+            return self._ending(act)
+        act.gate.is_shut = True
+        in_thread = body is not None and act.gate.opened_ms is not None
+        if not in_thread and not act.watch.written:
+            act.scope.cancel()  # it must not write any more
+            with anyio.CancelScope(shield=True):
+                await act.done.wait()
+            return self._ending(act) if act.replied() else _stopped(act, timed_out=True)
+        self._tasks.start_soon(self._late, act)
+        return _stopped(act, timed_out=True, runs_on=in_thread)
+
+    async def _in_background(self, act: Act, body: Body | None) -> None:
+        try:
+            with act.scope:
+                await self._perform(act, body)
+        finally:
+            act.done.set()
+
+    async def _late(self, act: Act) -> None:
+        """Record the answer that came after the time-out, if it comes."""
+        await act.done.wait()
+        if act.replied():
+            ending = self._ending(act)
+            if act.begun.contract.kind is Kind.FUNCTION:
+                # What its thread sent last may itself still be on the way.
+                ending = replace(ending, closes_in_ms=act.begun.contract.horizon_ms)
+            await self._record(act.begun, ending)
+
+    async def _perform(self, act: Act, body: Body | None) -> None:
+        """Act once, and keep the reply. Whatever goes wrong on our side proves nothing."""
+        try:
+            if act.begun.contract.kind is Kind.HTTP:
+                act.reply = await self._send(act)
+            elif body is None:
+                why = "its function is not registered in this process"
+                act.reply = Reply(stage=Stage.OPENED, proof=Seen.NOT_SENT, detail=why)
+            else:
+                act.reply = await self._call(act, body)
+        except DoubtlessError as error:
+            unsent = act.gate.opened_ms is None
+            act.gate.is_shut = True
+            proof = Seen.NOT_SENT if unsent else None
+            act.reply = Reply(
+                stage=act.watch.stage, proof=proof, cause=Cause.TOOL_ERROR, detail=str(error)
+            )
+
+    async def _send(self, act: Act) -> Reply:
+        begun, contract = act.begun, act.begun.contract
+        operation_id = begun.record.operation.id
+        request = self._ledger.read(lambda tx: self._book.request(tx, operation_id))
+        if request is None:
+            raise LedgerError(f"{operation_id}: its rendered request is no longer stored")
+        seconds = (contract.timeout_ms + contract.horizon_ms) / 1000
+        return await self._http.perform(
+            request,
+            source=contract.source,
+            private=lambda: self._private(begun),
+            gate=act.gate,
+            watch=act.watch,
+            limit_s=seconds,
+            fresh=contract.effect not in NO_EFFECT,
+        )
+
+    def _private(self, begun: Begun) -> dict[str, str]:
+        headers = self._credentials.headers(begun.contract.source)
+        if begun.contract.correlation_header is not None:
+            headers[begun.contract.correlation_header] = begun.attempt.correlation_id
+        return headers
+
+    async def _call(self, act: Act, body: Body) -> Reply:
+        begun = act.begun
+        operation = begun.record.operation
+        arguments = self._ledger.read(lambda tx: self._book.arguments(tx, operation.id))
+        if arguments is None:
+            raise LedgerError(f"{operation.id}: its arguments are no longer stored")
+        call = self._new_call(begun)
+        try:
+            return await self._functions.perform(
+                body,
+                arguments,
+                call,
+                gate=act.gate,
+                watch=act.watch,
+                nothing_left=call.nothing_left,
+            )
+        finally:
+            await call.aclose()
+
+    def _new_call(self, begun: Begun) -> Call:
+        operation, contract = begun.record.operation, begun.contract
+        headers = self._private(begun)
+        if contract.key is not None:
+            place = contract.key.name if contract.key.place == "header" else "Idempotency-Key"
+            headers[place] = operation.key
+
+        def applied(provider_operation_id: str | None) -> None:
+            item = _applied(begun, provider_operation_id)
+            self._ledger.write(lambda tx: steps.add(self._book, tx, operation.id, item))
+
+        return Call(
+            operation_id=operation.id,
+            ref=operation.ref,
+            idempotency_key=operation.key,
+            correlation_id=begun.attempt.correlation_id,
+            attempt=begun.attempt.number,
+            headers=headers,
+            limit_s=contract.timeout_ms / 1000,
+            applied=applied,
+        )
+
+    def _body(self, begun: Begun) -> Body | None:
+        tool = self._book.registry.find(begun.contract.tool)
+        return tool.body if tool is not None else None
+
+    # --- witnessing ------------------------------------------------------------------------------
+
+    def _ending(self, act: Act) -> Ending:
+        """Read the reply with the contract's expressions, and classify it."""
+        reply, contract = act.reply, act.begun.contract
+        assert reply is not None  # noqa: S101 - callers have seen it
+        now_ms = self._book.surroundings.wall_ms()
+        if contract.kind is Kind.FUNCTION:
+            answer = Answer(
+                stage=reply.stage, proof=reply.proof, cause=reply.cause, detail=reply.detail
+            )
+            result: bytes | None = reply.body or None
+            read = None
+        else:
+            answer, value = reading.answer_of(reply, contract, now_ms=now_ms)
+            result = json.dumps(value, separators=(",", ":")).encode()
+            read = reading.read_of(reply, contract, now_ms=now_ms)
+        observation = answers.classify(answer, contract)
+        succeeded = observation.seen is Seen.SUCCEEDED
+        return Ending(
+            observation=observation,
+            sent_by_ms=act.gate.opened_ms,
+            reply=reply.body,
+            result=result if succeeded else None,
+            read=json.dumps(read).encode() if read is not None and succeeded else None,
+        )
+
+    async def _record(self, begun: Begun, ending: Ending) -> None:
+        """Store an end. It is tried again for a while: what was seen must not be lost."""
+        for trial in range(RECORD_TRIES):
+            try:
+                record = await self._ledger.commit(
+                    lambda tx: steps.finish(self._book, tx, begun, ending)
+                )
+            except LedgerUnavailable:
+                await anyio.sleep(RECORD_PAUSE_S * 2**trial)
+            except DoubtlessError:
+                _log.exception("operation %s: its end was not stored", begun.record.operation.id)
+                return
+            else:
+                self._changed(record)
+                return
+        _log.error(
+            "operation %s: the ledger took no end of attempt %d; it will be found unknown",
+            begun.record.operation.id,
+            begun.attempt.number,
+        )
+
+
+def _applied(begun: Begun, provider_operation_id: str | None) -> Evidence:
+    """Return the tool's own word that the effect exists. Number and time are set when stored."""
+    return Evidence(
+        number=0,
+        source=Source.RESPONSE,
+        shows=Shows.APPLIED,
+        strength=Strength.AUTHORITATIVE,
+        at_ms=0,
+        begun_ms=0,
+        by="call.applied",
+        attempt=begun.attempt.number,
+        provider_operation_id=provider_operation_id,
+        detail="the tool marked the point of no return",
+    )
+
+
+def _stopped(act: Act, *, timed_out: bool = False, runs_on: bool = False) -> Ending:
+    """Say how an attempt ended that was stopped by the clock, or by this process going down."""
+    why = "its time-out" if timed_out else "this process is ending"
+    if act.gate.opened_ms is None and act.watch.sent_bytes == 0:
+        detail = f"stopped before the first byte: {why}"
+        seen = Observation(seen=Seen.NOT_SENT, stage=act.watch.stage, detail=detail)
+        return Ending(observation=seen, sent_by_ms=None)
+    unsent = act.done.is_set() and act.begun.contract.kind is Kind.HTTP
+    if unsent and act.watch.sent_bytes == 0:
+        detail = f"the gate was open, but no byte had been written: {why}"
+        seen = Observation(seen=Seen.NOT_SENT, stage=Stage.GATE, detail=detail)
+        return Ending(observation=seen, sent_by_ms=act.gate.opened_ms)
+    detail = "response deadline exceeded after request write"
+    if act.begun.contract.kind is Kind.FUNCTION:
+        detail = "the function did not return within its time-out"
+    elif not act.watch.written and timed_out:
+        detail = "time ran out while the request was being written"
+    if not timed_out:
+        detail = "this process ended while the answer was awaited"
+    seen = Observation(
+        seen=Seen.UNKNOWN,
+        stage=act.watch.stage,
+        cause=Cause.TIMEOUT if timed_out else Cause.CANCELLED,
+        detail=detail,
+    )
+    return Ending(
+        observation=seen,
+        sent_by_ms=act.gate.opened_ms,
+        closes_in_ms=None if runs_on else 0,
+    )

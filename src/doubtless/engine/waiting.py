@@ -1,0 +1,73 @@
+"""Callers that wait for an operation: woken at once in this process, by polling across several."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import anyio
+
+from doubtless.core.model import Record
+
+POLL_MIN_S = 0.05  # another process may have moved it on
+POLL_MAX_S = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    event: anyio.Event = field(default_factory=anyio.Event)
+    record: Record | None = None
+
+
+class Waiting:
+    """Who waits for which operation, in this process."""
+
+    def __init__(self, load: Callable[[str], Record]) -> None:
+        self._load = load
+        self._waiters: dict[str, list[_Waiter]] = {}
+
+    def changed(self, record: Record) -> None:
+        """Wake whoever waits for that operation."""
+        for waiter in self._waiters.get(record.operation.id, ()):
+            waiter.record = record
+            waiter.event.set()
+
+    @contextmanager
+    def _listening(self, operation_id: str) -> Iterator[_Waiter]:
+        waiter = _Waiter()
+        self._waiters.setdefault(operation_id, []).append(waiter)
+        try:
+            yield waiter
+        finally:
+            waiters = self._waiters[operation_id]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiters[operation_id]
+
+    async def until(
+        self,
+        operation_id: str,
+        ready: Callable[[Record], bool],
+        *,
+        timeout_s: float,
+        record: Record | None = None,
+    ) -> Record:
+        """Return the operation once it is `ready`, or as it stands when time is up.
+
+        Args:
+            operation_id: Which one.
+            ready: Judges a record.
+            timeout_s: Seconds. At zero it is only read.
+            record: As it is known to stand now; spares the first look at the ledger.
+        """
+        with self._listening(operation_id) as waiter:
+            current = self._load(operation_id) if record is None else record
+            pause_s = POLL_MIN_S
+            with anyio.move_on_after(timeout_s):
+                while not ready(current):
+                    with anyio.move_on_after(pause_s):
+                        await waiter.event.wait()
+                    pause_s = min(pause_s * 2, POLL_MAX_S)
+                    waiter.event = anyio.Event()
+                    told, waiter.record = waiter.record, None
+                    current = self._load(operation_id) if told is None else told
+        return current

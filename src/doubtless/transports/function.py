@@ -1,0 +1,123 @@
+"""Python functions as actions: called once, behind the gate, and whatever escapes is reported.
+
+An exception proves nothing about the effect, except those that the tool's author names as proof.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from doubtless.core.identity import NotCanonical, canonical
+from doubtless.core.model import Cause, Json, Seen, Stage
+from doubtless.errors import DoubtlessError, GateClosed, NotSent, Rejected
+from doubtless.transports.base import Gate, Reply, Watch
+
+Function: TypeAlias = Callable[..., "Awaitable[Json] | Json"]
+Errors: TypeAlias = tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A function, and the exceptions by which it proves what did not happen."""
+
+    function: Function
+    not_sent: Errors = ()
+    rejected: Errors = ()
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it runs on the event loop; otherwise it has a thread of its own."""
+        return iscoroutinefunction(self.function)
+
+
+class FunctionTransport:
+    """Calls functions. One instance serves any number of concurrent calls."""
+
+    async def perform(
+        self,
+        body: Body,
+        arguments: dict[str, Json],
+        call: object,
+        *,
+        gate: Gate,
+        watch: Watch,
+        nothing_left: Callable[[], bool],
+    ) -> Reply:
+        """Call the function once, after the gate, and say what came of it.
+
+        Args:
+            body: The function and its proofs.
+            arguments: By name.
+            call: Its first argument, by position.
+            gate: Asked before the function starts; after that it may do anything at any time.
+            watch: Moved to `sent` when the function starts.
+            nothing_left: Whether all that was sent through `call.http` provably never left. An
+                exception that is declared as `not_sent` is believed only then.
+
+        Raises:
+            CancelledError: This call was cancelled; `watch` says whether the function had started.
+        """
+        watch.stage = Stage.GATE
+        try:
+            await gate()
+        except GateClosed as error:
+            return Reply(stage=Stage.GATE, proof=Seen.NOT_SENT, detail=str(error))
+        watch.stage = Stage.SENT
+        try:
+            value = await _run(body, call, arguments)
+        except Exception as error:  # noqa: BLE001 - any exception is an unknown outcome
+            return _escaped(error, body, nothing_left)
+        watch.stage = Stage.READ
+        return _returned(value)
+
+
+async def _run(body: Body, call: object, arguments: dict[str, Json]) -> object:
+    if body.is_async:
+        return await body.function(call, **arguments)  # type: ignore[misc]
+
+    def work() -> object:
+        return body.function(call, **arguments)
+
+    found = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+    if isinstance(found, Awaitable):
+        return await found
+    return found
+
+
+def _escaped(error: Exception, body: Body, nothing_left: Callable[[], bool]) -> Reply:
+    told = f"{type(error).__name__} escaped from the function"
+    if isinstance(error, NotSent | body.not_sent):
+        if nothing_left():
+            return Reply(stage=Stage.OPENED, proof=Seen.NOT_SENT, detail=_words(error))
+        told = f"{type(error).__name__}, but call.http had sent something"
+    elif isinstance(error, Rejected | body.rejected):
+        return Reply(stage=Stage.READ, proof=Seen.REJECTED, detail=_words(error))
+    cause = Cause.TIMEOUT if isinstance(error, TimeoutError) else Cause.TOOL_ERROR
+    return Reply(stage=Stage.SENT, cause=cause, detail=told)
+
+
+def _words(error: Exception) -> str:
+    """Return an author's own words for proof; of any other exception only its type is kept.
+
+    The text of a foreign exception may hold a secret.
+    """
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, DoubtlessError) else name
+
+
+def _returned(value: object) -> Reply:
+    """A returned value is success, also where it can't be kept."""
+    try:
+        content = canonical(value)  # type: ignore[arg-type]
+        json.loads(content)
+    except (NotCanonical, ValueError, TypeError) as error:
+        note = f"returned, but its value is no JSON and was not kept ({error})"
+        return Reply(stage=Stage.READ, proof=Seen.SUCCEEDED, detail=note, complete=True)
+    return Reply(
+        stage=Stage.READ, proof=Seen.SUCCEEDED, detail="returned", body=content, complete=True
+    )
