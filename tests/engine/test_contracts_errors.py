@@ -1,9 +1,23 @@
 """What a contract file may not say: each error names table, key and mend, all of them at once."""
 
 import pytest
-from tests.engine.contract_texts import FILE, PLAIN, WEBHOOK, file_text, places, problems, written
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.contract_texts import (
+    ALL,
+    FILE,
+    PLAIN,
+    TOOL,
+    WEBHOOK,
+    file_text,
+    places,
+    problems,
+    refund,
+    written,
+)
 
-from doubtless.engine.contracts import load_contracts, parse_contracts
+from doubtless.core.model import Effect
+from doubtless.engine.contracts import dump_contract, load_contracts, parse_contracts, read_contract
 from doubtless.errors import ContractError
 
 IDEMPOTENT = {"effect": '"idempotent_call"'}
@@ -656,3 +670,33 @@ def test_a_broken_file_gives_no_contracts_at_all():
     with pytest.raises(ContractError) as caught:
         parse_contracts(file_text({"timeout": "3"}), FILE)
     assert len(caught.value.problems) == 1
+
+
+ODD_VALUES = st.sampled_from(
+    [
+        *("3", "-1", "0", "true", '""', '"x"', '"10s"', '"0s"', "1.5", "nan", "2020-01-01"),
+        *(
+            '"{"',
+            '"{args.charge}"',
+            '"{page}"',
+            '"{operation.status_url}"',
+            '"@"',
+            '"a["',
+            '"resend"',
+        ),
+        *("[]", "{}", '["x"]', "[{}]", "[[]]", "{ a = 1 }", "[429]", '["charge"]', '"../.."'),
+        *(f'"{effect}"' for effect in Effect),
+    ]
+)
+ODD_KEYS = st.sampled_from(
+    [f"{table}.{key}".removeprefix(".") for table, keys in TOOL.items() for key in keys]
+    + [*sorted(ALL), "timeout", "on_absent", "response.accepted", "retry.resend", "lookup.interval"]
+)
+
+
+@given(st.dictionaries(ODD_KEYS, st.none() | ODD_VALUES, min_size=1, max_size=3))
+@settings(max_examples=150)
+def test_whatever_a_file_says_it_loads_or_tells_its_problems(changes):
+    if not problems(file_text(changes)):
+        tool = refund(changes)
+        assert read_contract(dump_contract(tool)) == tool

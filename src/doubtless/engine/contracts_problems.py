@@ -72,6 +72,8 @@ def read_table(model: type[_T], data: object, *, file: str, table: str) -> Readi
 
 def _prune(data: object, loc: _Loc) -> None:
     """Take the wrong value out, or leave all as it is where there is none to take."""
+    if not loc:
+        return
     for step in loc[:-1]:
         if isinstance(data, dict) and isinstance(step, int):
             continue  # a single table stands for a list of one
@@ -79,10 +81,11 @@ def _prune(data: object, loc: _Loc) -> None:
             data = data[step]  # type: ignore[index]
         except (LookupError, TypeError):
             return
+    last = loc[-1]
     if isinstance(data, dict):
-        data.pop(loc[-1] if loc else "", None)
-    elif isinstance(data, list) and isinstance(loc[-1], int) and loc[-1] < len(data):
-        del data[loc[-1]]
+        data.pop(last, None)
+    elif isinstance(data, list) and isinstance(last, int) and last < len(data):
+        del data[last]
 
 
 def _problem(

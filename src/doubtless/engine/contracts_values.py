@@ -32,7 +32,8 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 def wrong(what: str, mend: str) -> PydanticCustomError:
     """Make an error that carries its mend. Neither text is a format."""
-    return PydanticCustomError("contract", "{wrong}", {"wrong": what, "mend": mend})
+    shown = what.encode("utf-8", "backslashreplace").decode()  # keywords may hold odd text
+    return PydanticCustomError("contract", "{wrong}", {"wrong": shown, "mend": mend})
 
 
 def near(word: str, known: Sequence[str]) -> str:
