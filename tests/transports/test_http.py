@@ -6,6 +6,7 @@ from tests.transports.http_peer import BIG, answering, serving, status_answer
 from tests.transports.http_sends import send, source_of
 
 from doubtless.core.model import Cause, Seen, Stage
+from doubtless.transports.http_address import tls_context
 
 SHORT_S = 0.25
 
@@ -284,6 +285,7 @@ async def test_a_reset_after_the_request_under_tls_proves_nothing(certified):
 
 async def test_the_environment_names_neither_proxies_nor_authorities(certified, monkeypatch):
     ca, context = certified
+    tls_context.cache_clear()
     async with peers.refusing_port() as port:
         for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{port}")

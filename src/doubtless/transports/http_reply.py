@@ -197,8 +197,6 @@ def reply(
             body = inflate(body, answer.headers.get("content-encoding", "").lower(), body_max_bytes)
         except (OverBound, EOFError, ValueError) as error:
             failure = error
-    if failure is None and answer.status == 101:
-        failure = ValueError("a protocol switch that nobody asked for")
     if failure is None:
         exchange.move(Stage.READ)
     cause, detail = (None, "") if failure is None else diagnose(exchange, answer, failure)
