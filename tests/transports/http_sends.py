@@ -51,7 +51,8 @@ async def send(peer, *, method="POST", path="/v1/refunds", body=b"amount=500", *
     transport = options.pop("transport", None) or HttpTransport(body_max_bytes=10_000)
     source = options.pop("source", None) or source_of(peer)
     headers = options.pop("headers", ())
-    watch, gate = Watch(), options.pop("gate", None) or GateLog(truth=peer.truth)
+    watch = options.pop("watch", None) or Watch()
+    gate = options.pop("gate", None) or GateLog(truth=peer.truth)
     request = HttpRequest(
         method=method, url=options.pop("url", peer.url + path), headers=headers, body=body
     )

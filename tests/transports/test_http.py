@@ -6,6 +6,7 @@ from tests.transports.http_peer import BIG, answering, serving, status_answer
 from tests.transports.http_sends import send, source_of
 
 from doubtless.core.model import Cause, Seen, Stage
+from doubtless.transports.base import Watch
 from doubtless.transports.http_address import tls_context
 
 SHORT_S = 0.25
@@ -76,6 +77,29 @@ async def test_an_answer_that_does_not_come_in_time_proves_nothing(behaviour, bo
         reply = await send(peer, body=body, limit_s=SHORT_S)
     assert (reply.proof, reply.cause, reply.stage) == (None, Cause.TIMEOUT, Stage.SENT)
     assert reply.detail == "response deadline exceeded after request write, before any answer"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "body", "written"),
+    [(peers.noread, BIG, False), (peers.commit_delay, BIG, True), (peers.commit_fin, b"", True)],
+)
+async def test_the_watch_says_whether_the_whole_request_was_handed_over(behaviour, body, written):
+    watch = Watch()
+    async with serving(behaviour) as peer:
+        await send(peer, body=body, limit_s=SHORT_S, watch=watch)
+    assert watch.written is written
+
+
+async def test_a_request_to_the_proxy_alone_was_not_handed_over(certified):
+    ca, context = certified
+    watch = Watch()
+    async with (
+        serving(answering(peers.ANSWER), tls=context) as peer,
+        serving(peers.proxy_refusing(502)) as proxy,
+    ):
+        source = source_of(peer, tls_ca=str(ca), proxy=f"http://127.0.0.1:{proxy.port}")
+        await send(peer, source=source, watch=watch)
+    assert watch.written is False
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ Private: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str]]
 """Headers that are attached after the gate and stored nowhere, or how to get them then."""
 
 ASKED: Final = "send_request_headers.started"
+WRITTEN: Final = "send_request_body.complete"  # anyio keeps no bytes back: the system has them
 HEAD_CAME: Final = "receive_response_headers.complete"
 BEFORE_REQUEST: Final = ("connection.connect_tcp.", "connection.start_tls.", "proxy.start_tls.")
 REQUEST_NOT_WRITTEN: Final = "http11.send_request_headers.failed"
@@ -112,6 +113,8 @@ class Exchange:
             self._tunnelling = request.method == b"CONNECT"
             if not self._tunnelling:
                 await self._ask(request)
+        elif event == WRITTEN and not self._tunnelling:
+            self.watch.written = True
         elif event == HEAD_CAME and not self._tunnelling:
             self.move(Stage.ANSWERED)
 
