@@ -95,13 +95,15 @@ def _find(names: tuple[str, ...], states: tuple[State, ...]) -> str:
     return FIND.replace("{conditions}", " ".join(conditions))
 
 
+# The due time and the sign in the order say nothing more, but lead SQLite to the index over open
+# operations alone; else it would walk the whole session for the order's sake.
 SESSION_OPEN: Final = statement(
     """
     select position, {columns}
       from operation
      where tenant = :tenant and session_id = :session_id {whose}
-       and open = 1
-  order by position desc
+       and open = 1 and due_ms >= 0
+  order by +position desc
      limit :limit
     """,
     OPERATION,
@@ -250,7 +252,7 @@ def by_provider_operation_id(
 COUNTS: Final = """
     select state, count(*)
       from operation
-     where tenant = :tenant and open = 1
+     where tenant = :tenant and open = 1 and due_ms >= 0
   group by state
 """
 

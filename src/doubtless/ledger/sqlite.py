@@ -43,6 +43,16 @@ NETWORK: Final = frozenset(
     }
 )
 
+_SETTINGS: Final = (
+    "foreign_keys = on",
+    "recursive_triggers = on",  # or `insert or replace` would delete without a trigger
+    "trusted_schema = off",
+    "temp_store = memory",
+    "mmap_size = 0",
+    "synchronous = full",
+    f"cache_size = -{CACHE_KIB}",
+)
+
 # After these the transaction, the file or the disk is in doubt; others concern one statement alone.
 _BROKEN: Final = (
     apsw.AbortError,
@@ -93,7 +103,7 @@ def parse(url: str) -> Place:
     if path in {"", ":memory:"}:
         return Place(path="", vfs=vfs)
     if "\0" in path or path.startswith(("file:", "//", "\\\\")):
-        raise LedgerError(f"{url!r} does not name a file on this machine")
+        raise LedgerError(f"{url!r} names no file of this machine for a ledger")
     absolute = Path(path).absolute()
     if not absolute.parent.is_dir():
         raise LedgerError(f"the folder {absolute.parent} of the ledger does not exist")
@@ -134,26 +144,23 @@ class Connection:
             raise _unavailable("could not be opened", error) from error
         self._cursor: Final = self._raw.cursor()
         try:
-            self._raw.set_busy_handler(_Patience())
-            for setting in (
-                "foreign_keys = on",
-                "recursive_triggers = on",  # or `insert or replace` would delete without a trigger
-                "trusted_schema = off",
-                "temp_store = memory",
-                "mmap_size = 0",
-                "synchronous = full",
-                f"cache_size = -{CACHE_KIB}",
-                f"query_only = {'on' if reads_only else 'off'}",
-            ):
-                self._cursor.execute(f"pragma {setting}").fetchall()
-            if self._pragma("synchronous") != 2:
-                raise LedgerUnsafe("SQLite did not take synchronous = FULL: commits could be lost")
-        except apsw.Error as error:
-            self._raw.close(True)
-            raise _unavailable("could not be opened", error) from error
+            self._configure(reads_only=reads_only)
         except BaseException:
             self._raw.close(True)
             raise
+
+    def _configure(self, *, reads_only: bool) -> None:
+        try:
+            self._raw.set_busy_handler(_Patience())
+            for setting in (*_SETTINGS, f"query_only = {int(reads_only)}"):
+                self._cursor.execute(f"pragma {setting}").fetchall()
+            synchronous = self._pragma("synchronous")
+        except apsw.NotADBError as error:
+            raise LedgerError(f"{self.place.path} is no SQLite database") from error
+        except apsw.Error as error:
+            raise _unavailable("could not be opened", error) from error
+        if synchronous != 2:
+            raise LedgerUnsafe("SQLite did not take synchronous = FULL: commits could be lost")
 
     def _pragma(self, name: str) -> Value:
         return cast("Value", self._cursor.execute(f"pragma {name}").fetchall()[0][0])
@@ -162,14 +169,12 @@ class Connection:
         """Return the application id in the file's header and the number of things in its schema.
 
         Raises:
-            LedgerError: the file is no SQLite database, or can't be read.
+            LedgerUnavailable: the file can't be read.
         """
         try:
             with self._raw:
                 kind = self._pragma("application_id")
                 count = self._cursor.execute("select count(*) from sqlite_schema").fetchall()[0][0]
-        except apsw.NotADBError as error:
-            raise LedgerError(f"{self.place.path} is no SQLite database") from error
         except apsw.Error as error:
             raise _unavailable("could not be read", error) from error
         return cast("int", kind), cast("int", count)

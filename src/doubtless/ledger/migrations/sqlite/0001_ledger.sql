@@ -1,4 +1,5 @@
--- The ledger. Every table has a tenant; instants are integer milliseconds since the epoch; JSON is text.
+-- The ledger. Every table has a tenant; instants are integer milliseconds since the epoch; JSON is
+-- text.
 
 -- Facts about the ledger as a whole: one row, of the tenant 'main'.
 create table meta (
@@ -7,10 +8,10 @@ create table meta (
     created_ms integer not null,
     clock_floor_ms integer not null,     -- the highest `now` ever committed
     clock_break_ms integer not null default 0,
-    mended integer not null default 0    -- how often the log was written over after a failed commit
-) without rowid;
+    mended integer not null default 0    -- how often a failed commit was written over in the log
+) without rowid, strict;
 
--- What was done to this schema, in order. A change to one that was applied is noticed by its checksum.
+-- What was done to this schema, in order. A file that is changed after it was applied is noticed.
 create table migration (
     tenant text not null default 'main',
     number integer not null,
@@ -18,7 +19,7 @@ create table migration (
     checksum text not null,
     applied_ms integer not null,
     primary key (tenant, number)
-) without rowid;
+) without rowid, strict;
 
 create table operation (
     position integer primary key,        -- the order of creation
@@ -72,7 +73,7 @@ create table operation (
     check (open = case when state in ('succeeded', 'failed', 'rejected', 'cancelled')
                        then 0 else 1 end),
     check (due_ms is not null or open = 0)
-);
+) strict;
 
 -- Over open operations alone, so that any number of settled ones slows no claim and no call. They
 -- ask for `open` and not for the state, so that most changes of state leave the second one alone.
@@ -119,7 +120,7 @@ create table attempt (
     primary key (tenant, operation_id, number),
     foreign key (tenant, operation_id) references operation (tenant, id),
     check ((ended_ms is null) = (observation is null))
-) without rowid;
+) without rowid, strict;
 
 create table evidence (
     tenant text not null default 'main',
@@ -138,7 +139,7 @@ create table evidence (
     digest text,
     primary key (tenant, operation_id, number),
     foreign key (tenant, operation_id) references operation (tenant, id)
-) without rowid;
+) without rowid, strict;
 
 create trigger evidence_kept before update on evidence
 begin
@@ -160,7 +161,7 @@ create table journal (
     principal text not null,
     role text not null,
     data text not null
-);
+) strict;
 
 create index journal_operation on journal (tenant, operation_id);
 
@@ -185,7 +186,7 @@ create table body (
     content blob,
     primary key (tenant, operation_id, kind, number),
     foreign key (tenant, operation_id) references operation (tenant, id)
-) without rowid;
+) without rowid, strict;
 
 create trigger body_fixed before update of content, digest on body
 when old.kind in ('payload', 'request') and (new.content is not null or new.digest <> old.digest)
@@ -199,7 +200,7 @@ create table contract (
     content text not null,
     at_ms integer not null,
     primary key (tenant, digest)
-);
+) strict;
 
 create table claim (
     tenant text not null default 'main',
@@ -209,7 +210,7 @@ create table claim (
     release_ms integer,                  -- null while the operation is open
     primary key (tenant, source, key),
     foreign key (tenant, operation_id) references operation (tenant, id)
-) without rowid;
+) without rowid, strict;
 
 create table dependency (
     tenant text not null default 'main',
@@ -219,7 +220,7 @@ create table dependency (
     primary key (tenant, operation_id, number),
     foreign key (tenant, operation_id) references operation (tenant, id),
     foreign key (tenant, after_id) references operation (tenant, id)
-) without rowid;
+) without rowid, strict;
 
 create index dependency_after on dependency (tenant, after_id);
 
@@ -233,7 +234,7 @@ create table approval (
     digest text not null,
     primary key (tenant, operation_id, number),
     foreign key (tenant, operation_id) references operation (tenant, id)
-) without rowid;
+) without rowid, strict;
 
 create table settlement (
     seq integer primary key autoincrement,
@@ -243,4 +244,4 @@ create table settlement (
     version integer not null,
     at_ms integer not null,
     foreign key (tenant, operation_id) references operation (tenant, id)
-);
+) strict;
