@@ -1,0 +1,99 @@
+"""Several processes on one ledger, and processes that are killed."""
+
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from doubtless.ledger import attempts, journal, operations
+from doubtless.ledger.store import open_ledger
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def process(*arguments: str):
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.ledger.process", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def get(tx, operation_id: str):
+    return operations.get(tx, "main", operation_id)
+
+
+def check_whole(tx, operation_id) -> None:
+    replayed = journal.replay(journal.journal_of(tx, "main", operation_id))
+    assert replayed.operation == operations.get(tx, "main", operation_id)
+    assert replayed.attempts == attempts.attempts_of(tx, "main", operation_id)
+    assert len(replayed.attempts) == 1
+
+
+@pytest.mark.parametrize("acknowledged", [1, 40])
+def test_a_killed_process_loses_nothing_that_was_acknowledged_and_leaves_nothing_half(
+    url, acknowledged
+):
+    with process("endless", url, "op") as child:
+        told = [child.stdout.readline().strip() for _ in range(acknowledged)]
+        child.send_signal(signal.SIGKILL)
+        told += child.stdout.read().split()
+    with open_ledger(url) as ledger:
+        every = "select id from operation where tenant = 'main'"
+        found = {row[0] for row in ledger.read(lambda tx: tx.tuples(every))}
+        assert found >= set(told)
+        assert len(found) - len(told) <= 1, "at most the one that was not acknowledged yet"
+        for operation_id in found:
+            ledger.read(partial(check_whole, operation_id=operation_id))
+
+
+def test_another_process_sees_a_commit_as_soon_as_it_was_acknowledged(url):
+    with open_ledger(url) as ledger, process("endless", url, "op") as child:
+        for _ in range(20):
+            operation_id = child.stdout.readline().strip()
+            assert ledger.read(partial(get, operation_id=operation_id))
+
+
+def test_two_processes_write_at_once_and_neither_starves(url):
+    count = 60
+    with (
+        process("some", url, "a", str(count)) as first,
+        process("some", url, "b", str(count)) as second,
+    ):
+        assert first.stdout.readline() == "done\n"
+        assert second.stdout.readline() == "done\n"
+    with open_ledger(url) as ledger:
+        for prefix in "ab":
+            for number in (0, count - 1):
+                found = ledger.read(partial(get, operation_id=f"{prefix}-{number}"))
+                assert found is not None
+
+
+def test_four_processes_that_create_one_ledger_all_find_the_same(url):
+    with (
+        process("create", url) as a,
+        process("create", url) as b,
+        process("create", url) as c,
+        process("create", url) as d,
+    ):
+        children = (a, b, c, d)
+        for child in children:
+            assert child.stdout.readline() == "ready\n"
+        for child in children:
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        ids = {child.stdout.readline() for child in children}
+    assert len(ids) == 1
+    assert len(ids.pop().strip()) == 32
