@@ -9,7 +9,9 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
     │   ├── UnknownTool
     │   ├── BadArguments
     │   ├── BadOperationId
+    │   ├── TemplateError        a value is missing, or does not fit its place (engine.templates)
     │   └── OperationNotFound
+    ├── ExpressionError          an expression can't be evaluated here (engine.expressions)
     ├── DecisionRefused          an operator's decision is not legal in this state
     │   └── StaleVersion         somebody else decided, or something happened, meanwhile
     ├── IllegalTransition        a fault of ours: the table knows no such step

@@ -41,6 +41,10 @@ class Answer:
 def classify(answer: Answer, contract: Contract) -> Observation:
     """Say what one attempt's end proves about that attempt, and about no other."""
     seen, cause, detail = _class(answer, contract)
+    numbered = answer.provider_operation_id is not None
+    if numbered and seen is Seen.UNKNOWN and contract.effect is Effect.TIME_SENSITIVE:
+        # The provider gave it a number: it is done.
+        seen, cause, detail = Seen.SUCCEEDED, None, f"{detail}; it has a transaction id"
     key_in_progress = cause is Cause.KEY_IN_PROGRESS
     return Observation(
         seen=seen,
@@ -63,8 +67,6 @@ def _class(answer: Answer, contract: Contract) -> tuple[Seen, Cause | None, str]
         return answer.proof, None, answer.detail
     if status is None:
         return Seen.UNKNOWN, answer.cause or Cause.UNREADABLE, answer.detail
-    if contract.effect is Effect.TIME_SENSITIVE and answer.provider_operation_id:
-        return Seen.SUCCEEDED, None, f"status {status} with a transaction id"
     if not answer.complete:
         detail = answer.detail or "the answer broke off"
         return Seen.UNKNOWN, answer.cause or Cause.TRUNCATED, f"status {status}, but {detail}"

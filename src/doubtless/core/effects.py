@@ -35,6 +35,7 @@ class EffectRule:
     irreversible: bool = False
     confirmations: int = 2  # absences that make one confirmed
     resends: int = 1  # sends after an unknown
+    resends_max: int | None = None  # however many a contract says
 
 
 def _irreversible(resend: Resend, *, looks_up: bool = True) -> EffectRule:
@@ -47,23 +48,27 @@ _WITH_KEY = _irreversible(Resend.AFTER_ABSENCE_WITH_KEY)
 _NEVER = _irreversible(Resend.NEVER, looks_up=False)
 
 
-def _sends_again(resend: Resend, resends: int) -> EffectRule:
-    return EffectRule(looks_up=True, resend=resend, on_absent=OnAbsent.RESEND, resends=resends)
+def _once(resend: Resend) -> EffectRule:
+    return EffectRule(looks_up=True, resend=resend, on_absent=OnAbsent.RESEND, resends_max=1)
+
+
+def _by_the_provider(resend: Resend) -> EffectRule:
+    return EffectRule(looks_up=True, resend=resend, on_absent=OnAbsent.RESEND, resends=4)
 
 
 RULES: Mapping[Effect, EffectRule] = MappingProxyType(
     {
         Effect.READ: _FREE,
         Effect.COMPUTE: _FREE,
-        Effect.FILE: _sends_again(Resend.AFTER_ABSENCE, 1),
-        Effect.SHELL_READ: _sends_again(Resend.ONCE, 1),
+        Effect.FILE: _once(Resend.AFTER_ABSENCE),
+        Effect.SHELL_READ: _once(Resend.ONCE),
         Effect.SHELL_WRITE: _AFTER_ABSENCE,
-        Effect.KEYED_CREATE: _sends_again(Resend.SAME_OBJECT, 4),
-        Effect.CONDITIONAL_UPDATE: _sends_again(Resend.VERSIONED, 4),
-        Effect.IDEMPOTENT_CALL: _sends_again(Resend.REPLAYED, 4),
+        Effect.KEYED_CREATE: _by_the_provider(Resend.SAME_OBJECT),
+        Effect.CONDITIONAL_UPDATE: _by_the_provider(Resend.VERSIONED),
+        Effect.IDEMPOTENT_CALL: _by_the_provider(Resend.REPLAYED),
         Effect.WRITE: EffectRule(looks_up=True, resend=Resend.AFTER_ABSENCE),
         Effect.MONEY: _WITH_KEY,
-        Effect.MESSAGE: _AFTER_ABSENCE,
+        Effect.MESSAGE: _WITH_KEY,
         Effect.ACCESS: _AFTER_ABSENCE,
         Effect.DELETE: _AFTER_ABSENCE,
         Effect.PUBLISH: _AFTER_ABSENCE,

@@ -28,6 +28,7 @@ from doubtless.core.model import (
 )
 
 FOREVER_MS = 2**62
+EVENT_TOLERANCE_MS = 300_000  # how much older than the first attempt an event may be
 
 ATTEMPT_PROOF = {
     Shows.NOT_SENT: Cause.NOT_SENT,
@@ -147,6 +148,7 @@ def _counted(record: Record, look: LookupRules, from_ms: int, settled_from_ms: i
         for item in record.evidence
         if item.source is Source.LOOKUP
         and item.shows is Shows.ABSENT
+        and item.strength is Strength.AUTHORITATIVE
         and item.by == look.name
         and item.begun_ms >= from_ms
     )
@@ -182,40 +184,106 @@ def weigh(record: Record, contract: Contract, now: Now) -> Finding:
         numbers = tuple(item.number for item in items)
         return Finding(verdict=verdict, basis=basis, numbers=numbers, absence=seen_absence)
 
-    claims = [item for item in since_decision(record) if counts(item, record, contract)]
-    conflicts = [item for item in claims if item.shows is Shows.CONFLICT]
-    applied = [item for item in claims if item.shows is Shows.APPLIED]
-    failed = [
-        item
-        for item in claims
-        if item.shows is Shows.NOT_APPLIED
-        and item.source is not Source.OPERATOR  # it speaks for attempts: see `proof_of`
-        and not _overtaken(item, applied, contract)
-    ]
-    going_on = [item for item in claims if item.shows is Shows.IN_PROGRESS]
-
-    if conflicts or (applied and failed):
-        if not conflicts and _is_tie(applied, failed) and contract.lookups:
-            return finding(Verdict.UNKNOWN)  # the object itself is read before a person is asked
-        return finding(Verdict.CONTRADICTION, Cause.CONTRADICTION, [*conflicts, *applied, *failed])
+    claims = _Claims.of(record, contract)
     proofs = [proof_of(attempt, record.evidence) for attempt in record.attempts]
-    if applied:
-        by_operator = applied[0].source is Source.OPERATOR
-        fresh = not by_operator or any(i.shows in ATTEMPT_PROOF for i in since_decision(record))
-        if record.attempts and all(proofs) and fresh:
-            return finding(Verdict.CONTRADICTION, Cause.CONTRADICTION, applied)
+    if claims.is_tie and contract.lookups and not record.operation.state.ends:
+        return finding(Verdict.UNKNOWN)  # the object itself is read before a person is asked
+    if claims.disagree or claims.disowned(record, proofs):
+        return finding(Verdict.CONTRADICTION, Cause.CONTRADICTION, claims.all)
+    if claims.applied:
+        by_operator = claims.applied[0].source is Source.OPERATOR
         basis = Cause.OPERATOR_DONE if by_operator else Cause.PROVEN
-        return finding(Verdict.APPLIED, basis, applied)
-    if failed:
-        return finding(Verdict.NOT_APPLIED, Cause.DEFINITE_FAILURE, failed)
-    if going_on:
-        return finding(Verdict.IN_PROGRESS, None, going_on)
+        return finding(Verdict.APPLIED, basis, claims.applied)
+    if claims.failed:
+        return finding(Verdict.NOT_APPLIED, Cause.DEFINITE_FAILURE, claims.failed)
+    if claims.going_on:
+        return finding(Verdict.IN_PROGRESS, None, claims.going_on)
     if not unproven(record, contract):
         return finding(Verdict.NOT_APPLIED, _weakest(proofs, contract))
     if seen_absence.confirmed:
         absences = [item for item in record.evidence if item.shows is Shows.ABSENT]
         return finding(Verdict.NOT_APPLIED, Cause.CONFIRMED_ABSENT, absences)
     return finding(Verdict.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """What authoritative items say about the effect itself, the overtaken ones left out."""
+
+    applied: tuple[Evidence, ...]
+    failed: tuple[Evidence, ...]
+    going_on: tuple[Evidence, ...]
+    conflicts: tuple[Evidence, ...]
+
+    @classmethod
+    def of(cls, record: Record, contract: Contract) -> "_Claims":
+        """Sort what was recorded since the last decision of an operator."""
+        items = [item for item in since_decision(record) if counts(item, record, contract)]
+
+        def those(shows: Shows) -> list[Evidence]:
+            return [item for item in items if item.shows is shows]
+
+        applied = those(Shows.APPLIED)
+        failed = [
+            item
+            for item in those(Shows.NOT_APPLIED)
+            if item.source is not Source.OPERATOR  # it speaks for attempts: see `proof_of`
+            and not _overtaken(item, applied, contract)
+        ]
+        claims = cls(
+            tuple(applied),
+            tuple(failed),
+            tuple(those(Shows.IN_PROGRESS)),
+            tuple(those(Shows.CONFLICT)),
+        )
+        return claims._read_again(contract) if claims.is_tie else claims
+
+    @property
+    def all(self) -> tuple[Evidence, ...]:
+        """Everything that was claimed."""
+        return (*self.conflicts, *self.applied, *self.failed, *self.going_on)
+
+    @property
+    def disagree(self) -> bool:
+        """Whether a person has to decide between them."""
+        return bool(self.conflicts) or bool(self.applied and self.failed)
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether events of the very same instant disagree."""
+        applied = {item.occurred_ms for item in self.applied if item.source is Source.WEBHOOK}
+        failed = {item.occurred_ms for item in self.failed if item.source is Source.WEBHOOK}
+        return not self.conflicts and bool((applied & failed) - {None})
+
+    def disowned(self, record: Record, proofs: list[Cause | None]) -> bool:
+        """Whether the effect is seen although every attempt provably did nothing.
+
+        An operator knew the proofs that were there when she decided; newer ones count.
+        """
+        seen = (*self.applied, *self.going_on)
+        if not seen or not record.attempts or not all(proofs):
+            return False
+        by_operator = seen[0].source is Source.OPERATOR
+        return not by_operator or any(i.shows in ATTEMPT_PROOF for i in since_decision(record))
+
+    def _read_again(self, contract: Contract) -> "_Claims":
+        """Let a look-up that was begun after tied events decide between them."""
+        instants = [item.occurred_ms for item in self.all if item.source is Source.WEBHOOK]
+        tied_ms = max(instant for instant in instants if instant is not None)
+
+        def fresh(item: Evidence) -> bool:
+            speaks_ms = item.begun_ms - contract.lag_ms
+            return item.source is Source.LOOKUP and speaks_ms >= tied_ms
+
+        read = [item for item in (*self.applied, *self.failed) if fresh(item)]
+        if not read:
+            return self
+        return _Claims(
+            tuple(item for item in read if item.shows is Shows.APPLIED),
+            tuple(item for item in read if item.shows is Shows.NOT_APPLIED),
+            self.going_on,
+            self.conflicts,
+        )
 
 
 def counts(item: Evidence, record: Record, contract: Contract) -> bool:
@@ -225,8 +293,9 @@ def counts(item: Evidence, record: Record, contract: Contract) -> bool:
     if item.source is Source.WEBHOOK:
         if not record.attempts:
             return False  # held: it counts from the first attempt on
-        if item.occurred_ms is not None and contract.events is not None:
-            return item.occurred_ms >= record.attempts[0].opened_ms - contract.events.tolerance_ms
+        tolerance_ms = contract.events.tolerance_ms if contract.events else EVENT_TOLERANCE_MS
+        earliest_ms = record.attempts[0].opened_ms - tolerance_ms
+        return item.occurred_ms is None or item.occurred_ms >= earliest_ms
     return True
 
 
@@ -246,12 +315,6 @@ def _overtaken(item: Evidence, applied: Iterable[Evidence], contract: Contract) 
     return mine is not None and any(
         other.occurred_ms is not None and other.occurred_ms > mine for other in applied
     )
-
-
-def _is_tie(applied: list[Evidence], failed: list[Evidence]) -> bool:
-    """Whether all that disagrees are events of the very same instant."""
-    instants = {item.occurred_ms for item in (*applied, *failed)}
-    return len(instants) == 1 and None not in instants
 
 
 def _weakest(proofs: list[Cause | None], contract: Contract) -> Cause:

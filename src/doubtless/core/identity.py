@@ -34,22 +34,21 @@ def canonical(value: Json) -> bytes:
         NotCanonical: NaN, an infinity, an integer beyond ±(2**53−1), a lone surrogate, or nesting
             deeper than `DEPTH_MAX`.
     """
-    _check_depth(value, DEPTH_MAX)
     try:
-        return rfc8785.dumps(value)
+        return rfc8785.dumps(_plain(value, DEPTH_MAX))
     except (ValueError, TypeError, RecursionError) as error:
         raise NotCanonical(str(error) or type(error).__name__) from error
 
 
-def _check_depth(value: Json, left: int) -> None:
+def _plain(value: Json, left: int) -> Json:
+    """Return the same value of dictionaries and lists alone, not nested too deep."""
     if left == 0:
         raise NotCanonical(f"nested deeper than {DEPTH_MAX} levels")
     if isinstance(value, Mapping):
-        for member in value.values():
-            _check_depth(member, left - 1)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for member in value:
-            _check_depth(member, left - 1)
+        return {name: _plain(member, left - 1) for name, member in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(member, left - 1) for member in value]
+    return value
 
 
 def sha256(content: bytes) -> str:

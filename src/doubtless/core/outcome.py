@@ -1,11 +1,10 @@
 """What the agent is told: one object, the same from Python, HTTP, MCP and the command line.
 
-It never says or implies that an unknown action failed or succeeded, and what may be repeated is
-computed here by policy.
+It never implies that an unknown action failed or succeeded. What may be repeated is policy's word.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -102,7 +101,6 @@ class Extras:
     lookup_request: str | None = None  # "GET /v1/refunds?charge=ch_1", without the host
     read: Mapping[str, Json] | None = None
     business_key: Mapping[str, Json] | None = None
-    error_detail: Json = field(default=None)
 
 
 def status_of(record: Record, contract: Contract, now: Now) -> Status:
@@ -131,7 +129,7 @@ def outcome_of(record: Record, contract: Contract, now: Now, extras: Extras) -> 
         retry_allowed=status is Status.FAILED_SAFE_TO_RETRY,
         already_done=done,
         result=extras.result if status is Status.SUCCEEDED else None,
-        error=_error(record, status, extras),
+        error=_error(record, status),
         transport_observation=seen.detail if seen else None,
         recovery=_recovery(record, status, done=done),
         correlation_id=operation.correlation_id or (last.correlation_id if last else None),
@@ -186,16 +184,13 @@ def _observed(seen: Observation) -> Mapping[str, Json]:
     }
 
 
-def _error(record: Record, status: Status, extras: Extras) -> Mapping[str, Json] | None:
+def _error(record: Record, status: Status) -> Mapping[str, Json] | None:
     operation = record.operation
     if status in (Status.SUCCEEDED, Status.PENDING, Status.UNKNOWN):
         return None
     cause = operation.cause or Cause.POLICY
     code = "cancelled" if operation.state is State.CANCELLED else cause.value
-    error: dict[str, Json] = {"code": code}
-    if extras.error_detail is not None:
-        error["detail"] = extras.error_detail
-    return error
+    return {"code": code}
 
 
 def _recovery(record: Record, status: Status, *, done: bool) -> str | None:
@@ -297,10 +292,12 @@ def _failed(record: Record, contract: Contract, now: Now) -> str:
             f"Operation {operation.id} of {operation.tool} was closed by an operator without "
             "certainty; a new operation stands in its place. Do not repeat this one."
         )
-    if repeat.from_ms is not None:
+    if repeat.may_arrive:
+        until = instant(repeat.from_ms)
+        end = f"until {until}" if until else "for as long as its worker may be alive"
         return (
             f"{operation.tool} was decided to be not done, but something of it may still arrive "
-            f"until {instant(repeat.from_ms)}. {_DO_NOT} before then."
+            f"{end}. {_DO_NOT} before then."
         )
     last = telling(record)
     why = f" ({last.detail})" if last and last.detail else ""

@@ -9,15 +9,16 @@ from typing import assert_never
 
 from doubtless.core.contract import ATTEMPTS_MAX, STALL_MARGIN_MS, Contract, Stores
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
-from doubtless.core.evidence import FOREVER_MS, arrives_until_ms, proof_of
+from doubtless.core.evidence import FOREVER_MS, arrives_until_ms, counts, proof_of, weigh
 from doubtless.core.model import HARMLESS_CAUSES, Cause, Now, Record, Shows, Source, State
 
 CONTINUES_ON = frozenset({State.UNKNOWN, State.RECONCILING, State.MANUAL_REVIEW})
 
 
-def approved(record: Record, now: Now) -> bool:
-    """Whether an authorisation stands. It is permission, and proves nothing about the result."""
-    return any(approval.expires_ms > now.ms for approval in record.approvals)
+def approved(record: Record, contract: Contract, now: Now) -> bool:
+    """Whether enough people have authorised it. That is permission, and proves no result."""
+    people = {approval.by for approval in record.approvals if approval.expires_ms > now.ms}
+    return len(people) >= (contract.approval.people if contract.approval is not None else 1)
 
 
 def blocked(record: Record) -> bool:
@@ -105,15 +106,18 @@ def resends_left(record: Record, contract: Contract) -> int:
         and attempt.number > record.operation.budget_from
         and proof_of(attempt, record.evidence) is not Cause.NOT_SENT
     )
-    return contract.retry.resend - used
+    at_most = RULES[contract.effect].resends_max
+    allowed = contract.retry.resend if at_most is None else min(contract.retry.resend, at_most)
+    return allowed - used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """Whether a closed operation may act again under its own id, and if not yet, when."""
+    """Whether a closed operation may act again under its own id, and if not, why."""
 
     allowed: bool
-    from_ms: int | None = None  # it may from then on, as far as is known now
+    may_arrive: bool = False  # something of it can still arrive
+    from_ms: int | None = None  # until when, where that is known
     why: str = ""
 
 
@@ -130,15 +134,21 @@ def may_repeat(record: Record, contract: Contract, now: Now) -> Repeat:
         "the provider may have forgotten the key": not key_lives(record, contract, now),
         "all attempts are used up": len(record.attempts) >= ATTEMPTS_MAX,
     }
-    for why, holds in reasons.items():
-        if holds:
-            return Repeat(allowed=False, why=why)
-    if operation.cause is not Cause.CONFIRMED_ABSENT:
-        until_ms = arrives_unless_absent_ms(record, contract, now)
-        if until_ms > now.ms:
-            from_ms = until_ms if until_ms < FOREVER_MS else None
-            return Repeat(allowed=False, from_ms=from_ms, why="something of it may still arrive")
-    return Repeat(allowed=True)
+    arrives_ms = 0
+    if operation.cause is Cause.CONFIRMED_ABSENT:
+        stands = weigh(record, contract, now).basis is Cause.CONFIRMED_ABSENT
+        reasons["its absence is not proven any more"] = not stands
+    else:
+        arrives_ms = arrives_unless_absent_ms(record, contract, now)
+    may_arrive = arrives_ms > now.ms
+    reasons["something of it may still arrive"] = may_arrive
+    why = next((why for why, holds in reasons.items() if holds), "")
+    return Repeat(
+        allowed=not why,
+        may_arrive=may_arrive,
+        from_ms=arrives_ms if may_arrive and arrives_ms < FOREVER_MS else None,
+        why=why,
+    )
 
 
 def arrives_unless_absent_ms(record: Record, contract: Contract, now: Now) -> int:
@@ -169,15 +179,14 @@ def gate(record: Record, contract: Contract, now: Now, *, attempt: int, fence: i
         evidence=record.evidence,
     )
     key_last_ms = key_last_send_ms(earlier, contract, now)
-    limits = {
-        "its lease has run out": current.lease_end_ms - STALL_MARGIN_MS,
-        "its intent is void": operation.valid_until_ms,
-        "the provider may have forgotten the key": key_last_ms,
-    }
-    for why, limit_ms in limits.items():
-        if now.ms >= limit_ms:
-            return why
-    if _settled_meanwhile(record, current.opened_ms):
+    lease_last_ms = current.lease_end_ms - STALL_MARGIN_MS
+    if now.ms >= lease_last_ms:
+        return "its lease has run out"
+    if now.ms >= operation.valid_until_ms:
+        return "its intent is void"
+    if now.ms > key_last_ms:
+        return "the provider may have forgotten the key"
+    if _settled_meanwhile(record, contract, current.opened_ms):
         return "evidence came in that settles it"
     if record.overtaken_by is not None:
         return "a newer operation replaces it"
@@ -185,10 +194,13 @@ def gate(record: Record, contract: Contract, now: Now, *, attempt: int, fence: i
         b.state.ends and b.state is not State.SUCCEEDED for b in record.blockers
     ):
         return "an operation that it comes after does not stand"
-    return Pass(write_by_ms=min(limits.values()))
+    return Pass(write_by_ms=min(lease_last_ms, operation.valid_until_ms, key_last_ms))
 
 
-def _settled_meanwhile(record: Record, opened_ms: int) -> bool:
+def _settled_meanwhile(record: Record, contract: Contract, opened_ms: int) -> bool:
     """Whether evidence about the effect arrived since the attempt was opened."""
     settles = (Shows.APPLIED, Shows.NOT_APPLIED, Shows.IN_PROGRESS, Shows.CONFLICT)
-    return any(item.shows in settles and item.at_ms >= opened_ms for item in record.evidence)
+    return any(
+        item.shows in settles and item.at_ms >= opened_ms and counts(item, record, contract)
+        for item in record.evidence
+    )

@@ -47,7 +47,7 @@ def _step(record: Record, contract: Contract, now: Now, finding: Finding) -> Ste
         case State.PREPARED:
             return _when_prepared(record, contract, now, finding)
         case State.AWAITING_APPROVAL:
-            return _when_awaiting(record, now)
+            return _when_awaiting(record, contract, now)
         case State.EXECUTING:
             return _when_executing(record, contract, now, finding)
         case State.ACCEPTED:
@@ -78,7 +78,7 @@ def _when_prepared(record: Record, contract: Contract, now: Now, finding: Findin
         if traceless and void is not Cause.POLICY:
             return Settle(to=State.REJECTED, cause=void)
         return Settle(to=State.FAILED, cause=_last_proof(record, finding))
-    if operation.needs_approval and not approved(record, now):
+    if operation.needs_approval and not approved(record, contract, now):
         return Move(to=State.AWAITING_APPROVAL, cause=None)
     if blocked(record):
         return Wait(until_ms=min(now.ms + POLL_MS, operation.valid_until_ms))
@@ -115,9 +115,9 @@ def _void(record: Record, contract: Contract, now: Now) -> Cause | None:
     return None
 
 
-def _when_awaiting(record: Record, now: Now) -> Step:
+def _when_awaiting(record: Record, contract: Contract, now: Now) -> Step:
     operation = record.operation
-    if approved(record, now):
+    if approved(record, contract, now):
         return Move(to=State.PREPARED, cause=None)
     expires_ms = operation.not_before_ms or operation.valid_until_ms
     if now.ms >= min(expires_ms, operation.valid_until_ms):
@@ -207,7 +207,7 @@ def _when_accepted(record: Record, contract: Contract, now: Now, finding: Findin
             end_ms = operation.completes_by_ms or now.ms
             if now.ms >= end_ms:
                 if seen_at_work(record) or not _asks(contract):
-                    return Escalate(cause=Cause.OVERDUE)
+                    return _ask_a_person(record, contract, Cause.OVERDUE, now)
                 return Move(to=State.UNKNOWN, cause=Cause.NO_NEWS_AFTER_ACCEPTED)
             if _asks(contract):
                 return LookUp(at_ms=min(next_look_ms(record, contract, finding), end_ms))
@@ -230,19 +230,33 @@ def seen_at_work(record: Record) -> bool:
 
 
 def _when_unknown(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    """A worker that is looking holds back the next look or send, but no proof."""
     operation = record.operation
-    if operation.state is State.RECONCILING and (operation.lease_end_ms or 0) > now.ms:
-        return Wait(until_ms=operation.lease_end_ms or now.ms)
+    if operation.state is State.RECONCILING:
+        if operation.owner is None and operation.looks == 0 and _asks(contract):
+            return LookUp(at_ms=now.ms)  # a person asked to look again: it is looked at first
+        if (operation.lease_end_ms or 0) > now.ms:
+            step = _by_verdict(record, contract, now, finding)
+            if isinstance(step, Settle) or step == Escalate(cause=Cause.CONTRADICTION):
+                return step
+            return Wait(until_ms=operation.lease_end_ms or now.ms)
+    return _by_verdict(record, contract, now, finding)
+
+
+def _by_verdict(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
+    operation = record.operation
     match finding.verdict:
         case Verdict.APPLIED:
             return Settle(to=State.SUCCEEDED, cause=finding.basis or Cause.PROVEN)
         case Verdict.CONTRADICTION:
             return Escalate(cause=Cause.CONTRADICTION)
         case Verdict.IN_PROGRESS:
-            if operation.completes_by_ms is None or now.ms < operation.completes_by_ms:
+            if _in_time(record, now):
                 return Move(to=State.ACCEPTED, cause=None)
             if seen_at_work(record):
-                return Escalate(cause=Cause.OVERDUE)
+                return _ask_a_person(record, contract, Cause.OVERDUE, now)
+            if operation.deadline_ms is None:
+                return Move(to=State.UNKNOWN, cause=Cause.NO_NEWS_AFTER_ACCEPTED)
             return _still_unknown(record, contract, now, finding)
         case Verdict.NOT_APPLIED:
             return _not_done(record, contract, now, finding, again=operation.state)
@@ -308,27 +322,45 @@ def _asked_since_last_attempt(record: Record, contract: Contract) -> bool:
 def _when_in_review(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
     """A person decides; but late authoritative evidence settles what only ran out of time."""
     operation = record.operation
-    if operation.cause is Cause.CONTRADICTION:
+    if operation.cause is Cause.CONTRADICTION and not _a_person_spoke(record):
         return Wait(until_ms=now.ms + IDLE_DUE_MS)
+    absent = finding.basis is Cause.CONFIRMED_ABSENT and contract.on_absent is OnAbsent.REVIEW
     match finding.verdict:
         case Verdict.APPLIED:
             return Settle(to=State.SUCCEEDED, cause=finding.basis or Cause.PROVEN)
-        case Verdict.CONTRADICTION:
+        case Verdict.CONTRADICTION if operation.cause is not Cause.CONTRADICTION:
             return Escalate(cause=Cause.CONTRADICTION)
-        case Verdict.NOT_APPLIED if operation.cause is not Cause.ABSENT_REVIEW:
+        case Verdict.NOT_APPLIED if not absent:
             return Settle(to=State.FAILED, cause=finding.basis or Cause.DEFINITE_FAILURE)
-        case Verdict.IN_PROGRESS if operation.cause is not Cause.OVERDUE:
+        case Verdict.NOT_APPLIED if operation.cause is not Cause.ABSENT_REVIEW:
+            return Escalate(cause=Cause.ABSENT_REVIEW)
+        case Verdict.IN_PROGRESS if _in_time(record, now):
             return Move(to=State.ACCEPTED, cause=None)
         case _:
             return _idle(record, contract, now)
 
 
+def _a_person_spoke(record: Record) -> bool:
+    """Whether the last thing that was recorded is an operator's decision."""
+    last = record.evidence[-1] if record.evidence else None
+    return last is not None and last.source is Source.OPERATOR
+
+
+def _in_time(record: Record, now: Now) -> bool:
+    completes_by_ms = record.operation.completes_by_ms
+    return completes_by_ms is None or now.ms < completes_by_ms
+
+
 def _when_ended(record: Record, finding: Finding) -> Step:
     """A closed operation opens again only where authoritative evidence contradicts it."""
-    ended_as = {State.SUCCEEDED: Verdict.NOT_APPLIED, State.FAILED: Verdict.APPLIED}
-    state = record.operation.state
-    contradicts = finding.verdict in (ended_as.get(state), Verdict.CONTRADICTION)
-    if state in ended_as and contradicts:
+    contradicts = {
+        State.SUCCEEDED: (Verdict.NOT_APPLIED, Verdict.CONTRADICTION),
+        State.FAILED: (Verdict.APPLIED, Verdict.IN_PROGRESS, Verdict.CONTRADICTION),
+    }
+    operation = record.operation
+    if operation.cause is Cause.OPERATOR_UNSURE:
+        return Wait(until_ms=FOREVER_MS)  # closed in doubt: what follows it says that it may double
+    if finding.verdict in contradicts.get(operation.state, ()):
         return Escalate(cause=Cause.CONTRADICTION)
     return Wait(until_ms=FOREVER_MS)
 

@@ -100,6 +100,8 @@ def begin(
         not_before_ms=None,
         budget_from=len(record.attempts) if fresh else operation.budget_from,
         deadline_ms=None if fresh else operation.deadline_ms,
+        accepted_ms=None if fresh else operation.accepted_ms,
+        completes_by_ms=None if fresh else operation.completes_by_ms,
     )
     return after, attempt
 

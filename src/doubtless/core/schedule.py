@@ -47,11 +47,16 @@ def next_look_ms(record: Record, contract: Contract, finding: Finding) -> int:
         return best  # asking more often would not help
     if not finding.absence.provable or record.operation.state is State.ACCEPTED:
         return best
+    seen = [item for item in record.evidence if item.shows is Shows.ABSENT]
     for look in contract.proving_lookups:
         base = finding.absence.settled_from_ms + look.lag_ms
         first = base - (look.confirmations - 1) * look.interval_ms
         behind = max(0, -(-(last_ms + 1 - first) // look.interval_ms))
-        best = min(best, first + behind * look.interval_ms)
+        useful_ms = first + behind * look.interval_ms
+        absences = [item.begun_ms for item in seen if item.by == look.name]
+        if absences:  # one that began late must not make the next one too early to count
+            useful_ms = max(useful_ms, absences[-1] + look.interval_ms)
+        best = min(best, useful_ms)
     return best
 
 

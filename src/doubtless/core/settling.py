@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from doubtless.core.contract import Contract
-from doubtless.core.evidence import unproven
+from doubtless.core.evidence import proof_of, unproven
 from doubtless.core.lifecycle import Need, advance
-from doubtless.core.model import Cause, Json, Now, Operation, Record, Seen, Source, State, Verdict
+from doubtless.core.model import Cause, Json, Now, Operation, Record, Source, State, Verdict
 from doubtless.core.policy import decide
 from doubtless.core.schedule import next_send_ms
 from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Wait
@@ -126,6 +126,8 @@ def _applied(record: Record, contract: Contract, now: Now, decision: Decision) -
         case Escalate(cause=cause):
             to = State.MANUAL_REVIEW
             return enter(operation, to, now, cause=cause, contract=contract, holds=holds)
+        case LookUp(at_ms=at_ms) if at_ms <= now.ms:
+            return None  # it is taken up from where it stands
         case LookUp() | Wait() if _look_ended(operation, now):
             cause = operation.cause
             return enter(operation, State.UNKNOWN, now, cause=cause, contract=contract)
@@ -143,8 +145,7 @@ def held(record: Record, contract: Contract, decision: Decision) -> frozenset[Ne
     finding = decision.finding
     needs = set()
     traceless = all(
-        attempt.observation is not None
-        and attempt.observation.seen in (Seen.NOT_SENT, Seen.NOT_PROCESSED)
+        proof_of(attempt, record.evidence) in (Cause.NOT_SENT, Cause.NOT_PROCESSED)
         for attempt in record.attempts
     )
     if traceless:

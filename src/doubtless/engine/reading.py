@@ -239,7 +239,7 @@ def find(pages: Sequence[Page], look: LookupRules, values: TemplateValues) -> Si
     """Say what all pages of one look-up show. Only a complete answer can say "absent"."""
     try:
         where = _rendered(look.where, values)
-        equal = _rendered(look.equal, values)
+        equal = cast("Mapping[str, Json]", render(dict(look.equal), values))
         matches = [item for page in pages for item in page.items if _fits(item, where)]
     except (TemplateError, ExpressionError) as error:
         return could_not_ask(f"its conditions can't be evaluated: {error}")

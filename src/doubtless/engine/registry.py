@@ -40,9 +40,9 @@ class Tool:
         return dump_contract(self.contract)
 
     @cached_property
-    def _validator(self) -> jsonschema_rs.Validator:
+    def _validator(self) -> jsonschema_rs.Draft202012Validator:
         schema = dict(self.contract.arguments)
-        return jsonschema_rs.validator_for(schema, offline=True, validate_formats=True)
+        return jsonschema_rs.Draft202012Validator(schema, offline=True, validate_formats=True)
 
     def check(self, arguments: Mapping[str, Json]) -> None:
         """Hold arguments against the tool's JSON Schema.
