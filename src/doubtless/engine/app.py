@@ -28,6 +28,7 @@ from doubtless.engine.tools import FunctionTool, schema_of
 from doubtless.errors import DoubtlessError, SettingsError
 from doubtless.ledger import listing
 from doubtless.ledger.store import Ledger, Transaction, open_ledger
+from doubtless.transports.base import HttpSender
 from doubtless.transports.function import Body, Function
 from doubtless.transports.http import HttpTransport
 
@@ -54,6 +55,7 @@ class Doubtless:
         worker: False leaves what is due to other processes.
         secrets: A folder with one file for each credential.
         surroundings: Clocks, ids and liveness; the real ones by default.
+        http: Sends requests in place of our own transport.
     """
 
     def __init__(
@@ -65,11 +67,13 @@ class Doubtless:
         worker: bool = True,
         secrets: str | Path | None = None,
         surroundings: Surroundings | None = None,
+        http: HttpSender | None = None,
     ) -> None:
         self._address = ledger
         self._principal = Principal(name=principal, role=Role.AGENT)
         self._with_worker = worker
         self._surroundings = surroundings or Surroundings()
+        self._http = http
         self._credentials = Credentials(Path(secrets) if secrets is not None else None)
         self.registry = Registry()
         declared = contracts
@@ -116,7 +120,7 @@ class Doubtless:
             ledger = stack.enter_context(open_ledger(address, clock=self._surroundings.wall_ms))
         else:
             ledger = address
-        http = HttpTransport(boot_clock=self._surroundings.boot_s)
+        http = self._http or HttpTransport(boot_clock=self._surroundings.boot_s)
         await http.self_test()
         stack.push_async_callback(http.aclose)
         tasks = await stack.enter_async_context(anyio.create_task_group())

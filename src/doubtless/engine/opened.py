@@ -16,7 +16,7 @@ from doubtless.engine.runner import Runner
 from doubtless.engine.waiting import Waiting
 from doubtless.errors import BadOperationId, OperationNotFound
 from doubtless.ledger.store import Ledger, Transaction
-from doubtless.transports.http import HttpTransport
+from doubtless.transports.base import HttpSender
 
 
 class OpenApp:
@@ -26,7 +26,7 @@ class OpenApp:
         self,
         ledger: Ledger,
         book: Book,
-        http: HttpTransport,
+        http: HttpSender,
         tasks: anyio.abc.TaskGroup,
         credentials: Credentials,
     ) -> None:

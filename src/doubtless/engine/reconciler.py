@@ -18,8 +18,7 @@ from doubtless.engine.registry import Ask
 from doubtless.engine.steps import Looking
 from doubtless.engine.templates import TemplateError, TemplateValues, render_request
 from doubtless.ledger.store import Ledger
-from doubtless.transports.base import HttpRequest, Watch, open_gate
-from doubtless.transports.http import HttpTransport
+from doubtless.transports.base import HttpRequest, HttpSender, Watch, open_gate
 
 PAGES_MAX = 20  # of one look-up; a longer list could not be asked
 HEARSAY = frozenset({"ingress"})
@@ -44,7 +43,7 @@ class Reconciler:
         ledger: Ledger,
         book: Book,
         credentials: Credentials,
-        http: HttpTransport,
+        http: HttpSender,
         changed: Callable[[Record], None],
     ) -> None:
         self._ledger, self._book = ledger, book

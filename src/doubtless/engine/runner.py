@@ -35,9 +35,8 @@ from doubtless.engine.steps import Ending, Opened
 from doubtless.engine.tools import Call
 from doubtless.errors import DoubtlessError, GateClosed, LedgerError, LedgerUnavailable
 from doubtless.ledger.store import Ledger, Transaction
-from doubtless.transports.base import Reply, Watch
+from doubtless.transports.base import HttpSender, Reply, Watch
 from doubtless.transports.function import Body, FunctionTransport
-from doubtless.transports.http import HttpTransport
 
 RECORD_TRIES = 5  # to record an end; between them 50 ms, doubling
 RECORD_PAUSE_S = 0.05
@@ -112,7 +111,7 @@ class Runner:
         ledger: Ledger,
         book: Book,
         credentials: Credentials,
-        http: HttpTransport,
+        http: HttpSender,
         tasks: anyio.abc.TaskGroup,
         changed: Callable[[Record], None],
     ) -> None:

@@ -7,7 +7,9 @@ leave. The transport compares `write_by_s` once more in the same call as its fir
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
+from doubtless.core.contract import SourceRules
 from doubtless.core.model import Cause, Seen, Stage
 
 Gate = Callable[[], Awaitable[float]]
@@ -51,3 +53,33 @@ class Reply:
     body: bytes = b""
     complete: bool = False  # the whole answer came, within the bounds
     sent_bytes: int = 0
+
+
+Private: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str]]
+"""Headers that are attached after the gate and stored nowhere, or how to get them then."""
+
+
+class HttpSender(Protocol):
+    """Sends requests of contracts, each at most once: `HttpTransport`, or a simulated one."""
+
+    async def perform(
+        self,
+        request: HttpRequest,
+        *,
+        source: SourceRules,
+        private: Private,
+        gate: Gate,
+        watch: Watch,
+        limit_s: float,
+        fresh: bool = True,
+    ) -> Reply:
+        """Do as `HttpTransport.perform` does."""
+        ...
+
+    async def self_test(self) -> None:
+        """Check that what the barrier is built on is still there."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close what is kept open."""
+        ...

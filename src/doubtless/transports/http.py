@@ -11,13 +11,12 @@ import anyio
 import httpcore2
 
 from doubtless.core.contract import SourceRules
-from doubtless.transports.base import Gate, HttpRequest, Reply, Watch
+from doubtless.transports.base import Gate, HttpRequest, Private, Reply, Watch
 from doubtless.transports.http_address import CheckedDialler, pool, tls_context
 from doubtless.transports.http_exchange import (
     CountedBackend,
     Exchange,
     Halted,
-    Private,
     boot_clock_s,
 )
 from doubtless.transports.http_probe import probe

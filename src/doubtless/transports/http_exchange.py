@@ -15,17 +15,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import anyio.lowlevel
 import httpcore2
 
 from doubtless.core.model import Stage
 from doubtless.errors import DoubtlessError
-from doubtless.transports.base import Gate, Watch
-
-Private: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str]]
-"""Headers that are attached after the gate and stored nowhere, or how to get them then."""
+from doubtless.transports.base import Gate, Private, Watch
 
 ASKED: Final = "send_request_headers.started"
 WRITTEN: Final = "send_request_body.complete"  # anyio keeps no bytes back: the system has them
