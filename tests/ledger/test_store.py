@@ -213,6 +213,53 @@ def test_a_reader_sees_one_moment_throughout(ledger):
     assert ledger.read(counted) == 1
 
 
+def test_a_lock_that_another_connection_keeps_is_waited_for_and_then_told(ledger, url, monkeypatch):
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
+    other = sqlite.Connection(sqlite.parse(url))
+    other.begin(write=True)
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable, match=r"locked by another process.*nothing"):
+            ledger.write(add("waiting"))
+    assert ledger.read(counted) == 0
+    other.rollback()
+    ledger.write(add("one"))
+    assert ledger.read(counted) == 1
+    other.close()
+
+
+def test_a_unit_that_waits_for_another_one_is_told_instead_of_hanging(ledger):
+    with pytest.raises(LedgerError, match="wait"):
+        ledger.write(lambda tx: ledger.write(counted))
+    assert ledger.write(counted) == 0
+
+
+def test_a_clock_that_fails_refuses_units_and_stops_nothing(url):
+    times: list[int] = [1]
+    with open_ledger(url, clock=lambda: times[0]) as ledger:
+        times.clear()
+        with pytest.raises(LedgerUnavailable, match="nothing of this was recorded"):
+            ledger.write(add("one"))
+        times.append(2)
+        assert ledger.write(add("one")) == 1
+
+
+def test_an_interrupted_inline_unit_leaves_nothing_behind(url):
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    clock = [lambda: 1]
+
+    def tick() -> int:
+        return clock[0]()
+
+    with open_ledger(url, clock=tick, inline=True) as ledger:
+        clock[0] = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            ledger.write(add("one"))
+        clock[0] = lambda: 2
+        assert ledger.write(add("one")) == 1
+
+
 def test_many_readers_at_once_leave_few_connections_behind(ledger):
     barrier = threading.Barrier(READERS_MAX + 4)
     found = []

@@ -1,12 +1,13 @@
 """Group commit: many units of work in one transaction, each of which may fail alone."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from doubtless.errors import LedgerError, LedgerUnavailable
 from doubtless.ledger.codec import integer_of
-from doubtless.ledger.transaction import Session, Transaction
+from doubtless.ledger.transaction import LedgerBusy, Session, Transaction
 
 Sink = TypeVar("Sink")
 Work: TypeAlias = Callable[[Transaction], object]
@@ -80,12 +81,13 @@ class Group(Generic[Sink]):
                 answers.append((sink, value, error))
             committing = True
             self._session.commit()
-        except LedgerUnavailable as error:
-            self._sound = False
-            mended = began and self._mend()
+        except BaseException as error:  # callers wait for an answer, whatever it is
+            mended = self._mend() if began else self._give_up(error)
             told = f"{error}: {NOTHING if mended or not committing else IN_DOUBT}"
             if not taken:
                 taken.append(next(units)[1])
+            if not isinstance(error, Exception):
+                raise  # only inline, where it interrupts the caller itself
             return [(sink, None, LedgerUnavailable(told)) for sink in taken]
         self._count(len(answers))
         return answers
@@ -95,11 +97,7 @@ class Group(Generic[Sink]):
             raise LedgerUnavailable("the ledger failed, and still can't be written")
         self._session.begin(write=True)
         wall_ms = self._clock()
-        try:
-            floor = self._session.execute(FLOOR, {"wall_ms": wall_ms})
-        except LedgerUnavailable:
-            self._session.rollback()
-            raise
+        floor = self._session.execute(FLOOR, {"wall_ms": wall_ms})
         self._transaction.wall_ms = wall_ms
         self._transaction.now_ms = integer_of(floor[0][0])
 
@@ -120,6 +118,14 @@ class Group(Generic[Sink]):
         if self._session.broken is not None:
             raise self._session.broken
 
+    def _give_up(self, error: BaseException) -> bool:
+        """Leave a transaction that never began; unless it only waited, distrust the connection."""
+        with suppress(LedgerUnavailable):
+            self._session.rollback()
+        if not isinstance(error, LedgerBusy):
+            self._sound = False
+        return False
+
     def _mend(self) -> bool:
         """Take a failed transaction back, and show that the ledger can commit again.
 
@@ -129,6 +135,7 @@ class Group(Generic[Sink]):
         update that leaves it as it was. For the same reason the new connection is opened before
         the old one is closed: the last one to close would lose that index.
         """
+        self._sound = False
         for again in (False, True):
             try:
                 if again and not self._reopen():

@@ -21,6 +21,7 @@ import apsw.ext
 
 from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe
 from doubtless.ledger.codec import Row, Value
+from doubtless.ledger.transaction import LedgerBusy
 
 APPLICATION_ID: Final = 0x44_42_54_31  # "DBT1", in the file's header
 BUSY_TIMEOUT_S: Final = 10.0
@@ -288,6 +289,9 @@ class Connection:
     def _control(self, sql: str) -> None:
         try:
             self._cursor.execute(sql)
+        except apsw.BusyError as error:
+            self.broken = LedgerBusy(f"the ledger is locked by another process: {error}")
+            raise self.broken from error
         except apsw.Error as error:
             self.broken = _unavailable(f"could not {sql}", error)
             raise self.broken from error

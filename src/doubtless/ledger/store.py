@@ -151,8 +151,11 @@ class Ledger:
 
         Raises:
             LedgerUnavailable: the commit failed, or the ledger is closed.
+            LedgerError: it was called from within a unit, which would wait for itself.
             BaseException: what `work` raised; then nothing of it was recorded.
         """
+        if threading.current_thread() is self._thread:
+            raise LedgerError("a unit of work can't wait for another one")
         found: list[tuple[object, BaseException | None]] = []
         ready = threading.Lock()
         ready.acquire()

@@ -7,6 +7,10 @@ from doubtless.errors import LedgerUnavailable
 from doubtless.ledger.codec import Row, Value
 
 
+class LedgerBusy(LedgerUnavailable):
+    """Another process kept its lock for too long. Nothing is wrong with disk or connection."""
+
+
 class Session(Protocol):
     """One connection of a driver, for one thread at a time."""
 
