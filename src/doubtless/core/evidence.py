@@ -63,6 +63,13 @@ class Finding:
     absence: Absence
 
 
+NOT_ASKED = Absence(provable=False, confirmed=False, seen=0, settled_from_ms=0)
+NOTHING_DONE = Finding(
+    verdict=Verdict.NOT_APPLIED, basis=Cause.NOT_SENT, numbers=(), absence=NOT_ASKED
+)
+"""What is known of an operation of which nothing was ever tried."""
+
+
 def proof_of(attempt: Attempt, evidence: Iterable[Evidence]) -> Cause | None:
     """Return how it is proven that `attempt` did nothing, or None. Refusals outweigh the rest.
 
@@ -176,34 +183,42 @@ def since_decision(record: Record) -> tuple[Evidence, ...]:
 
 def weigh(record: Record, contract: Contract, now: Now) -> Finding:
     """Fold all evidence of all attempts into one verdict. Pure and monotone."""
-    seen_absence = absence(record, contract, now)
-
-    def finding(
-        verdict: Verdict, basis: Cause | None = None, items: Iterable[Evidence] = ()
-    ) -> Finding:
-        numbers = tuple(item.number for item in items)
-        return Finding(verdict=verdict, basis=basis, numbers=numbers, absence=seen_absence)
+    if not record.attempts and not record.evidence:
+        return NOTHING_DONE
 
     claims = _Claims.of(record, contract)
     proofs = [proof_of(attempt, record.evidence) for attempt in record.attempts]
-    if claims.is_tie and contract.lookups and not record.operation.state.ends:
-        return finding(Verdict.UNKNOWN)  # the object itself is read before a person is asked
-    if claims.disagree or claims.disowned(record, proofs):
-        return finding(Verdict.CONTRADICTION, Cause.CONTRADICTION, claims.all)
-    if claims.applied:
-        by_operator = claims.applied[0].source is Source.OPERATOR
-        basis = Cause.OPERATOR_DONE if by_operator else Cause.PROVEN
-        return finding(Verdict.APPLIED, basis, claims.applied)
-    if claims.failed:
-        return finding(Verdict.NOT_APPLIED, Cause.DEFINITE_FAILURE, claims.failed)
+    tie = claims.is_tie and bool(contract.lookups) and not record.operation.state.ends
+    if not tie:  # where they tie, the object itself is read before a person is asked
+        if claims.disagree or claims.disowned(record, proofs):
+            return _finding(Verdict.CONTRADICTION, Cause.CONTRADICTION, claims.all)
+        if claims.applied:
+            by_operator = claims.applied[0].source is Source.OPERATOR
+            basis = Cause.OPERATOR_DONE if by_operator else Cause.PROVEN
+            return _finding(Verdict.APPLIED, basis, claims.applied)
+        if claims.failed:
+            return _finding(Verdict.NOT_APPLIED, Cause.DEFINITE_FAILURE, claims.failed)
+    found = absence(record, contract, now)
+    if tie:
+        return _finding(Verdict.UNKNOWN, None, (), found)
     if claims.going_on:
-        return finding(Verdict.IN_PROGRESS, None, claims.going_on)
+        return _finding(Verdict.IN_PROGRESS, None, claims.going_on, found)
     if not unproven(record, contract):
-        return finding(Verdict.NOT_APPLIED, _weakest(proofs, contract))
-    if seen_absence.confirmed:
+        return _finding(Verdict.NOT_APPLIED, _weakest(proofs, contract), (), found)
+    if found.confirmed:
         absences = [item for item in record.evidence if item.shows is Shows.ABSENT]
-        return finding(Verdict.NOT_APPLIED, Cause.CONFIRMED_ABSENT, absences)
-    return finding(Verdict.UNKNOWN)
+        return _finding(Verdict.NOT_APPLIED, Cause.CONFIRMED_ABSENT, absences, found)
+    return _finding(Verdict.UNKNOWN, None, (), found)
+
+
+def _finding(
+    verdict: Verdict,
+    basis: Cause | None,
+    items: Iterable[Evidence],
+    found: Absence = NOT_ASKED,
+) -> Finding:
+    numbers = tuple(item.number for item in items)
+    return Finding(verdict=verdict, basis=basis, numbers=numbers, absence=found)
 
 
 @dataclass(frozen=True, slots=True)

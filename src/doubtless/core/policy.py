@@ -35,9 +35,19 @@ IDLE_DUE_MS = 86_400_000  # what only a person can move on is due again after a 
 POLL_MS = 1_000  # how often an operation that waits for another one is looked at
 
 
-def decide(record: Record, contract: Contract, now: Now) -> Decision:
-    """Choose the next step. Pure: the same arguments always give the same step."""
-    finding = weigh(record, contract, now)
+def decide(
+    record: Record, contract: Contract, now: Now, *, finding: Finding | None = None
+) -> Decision:
+    """Choose the next step. Pure: the same arguments always give the same step.
+
+    Args:
+        record: The operation with all that was seen of it.
+        contract: The one that it was prepared with.
+        now: The ledger's clock.
+        finding: What the same attempts and evidence were found to say; weighed here if None.
+    """
+    if finding is None:
+        finding = weigh(record, contract, now)
     step = _step(record, contract, now, finding)
     return Decision(step=step, finding=finding, inputs=_inputs(record, contract, now, finding))
 

@@ -18,6 +18,7 @@ from doubtless.core.model import (
     Attempt,
     Cause,
     Evidence,
+    Json,
     Now,
     Observation,
     Operation,
@@ -78,10 +79,25 @@ def begin(
     """
     operation = record.operation
     holds = frozenset({by})
-    entered = enter(operation, State.EXECUTING, now, cause=None, contract=contract, holds=holds)
     lease_end_ms = now.ms + contract.lease_ms
     fence = operation.fence + 1
-    fresh = operation.state in (State.FAILED, State.MANUAL_REVIEW)  # a new budget by intent
+    also: dict[str, Json] = {
+        "fence": fence,
+        "owner": owner,
+        "lease_end_ms": lease_end_ms,
+        "due_ms": lease_end_ms,
+        "not_before_ms": None,
+    }
+    if operation.state in (State.FAILED, State.MANUAL_REVIEW):  # by intent: all budgets are new
+        also |= {
+            "budget_from": len(record.attempts),
+            "deadline_ms": None,
+            "accepted_ms": None,
+            "completes_by_ms": None,
+        }
+    after = enter(
+        operation, State.EXECUTING, now, cause=None, contract=contract, holds=holds, **also
+    )
     attempt = Attempt(
         number=len(record.attempts) + 1,
         correlation_id=correlation_id,
@@ -90,18 +106,6 @@ def begin(
         opened_ms=now.ms,
         lease_end_ms=lease_end_ms,
         resend=resend,
-    )
-    after = replace(
-        entered,
-        fence=fence,
-        owner=owner,
-        lease_end_ms=lease_end_ms,
-        due_ms=lease_end_ms,
-        not_before_ms=None,
-        budget_from=len(record.attempts) if fresh else operation.budget_from,
-        deadline_ms=None if fresh else operation.deadline_ms,
-        accepted_ms=None if fresh else operation.accepted_ms,
-        completes_by_ms=None if fresh else operation.completes_by_ms,
     )
     return after, attempt
 

@@ -35,39 +35,41 @@ def enter(
     cause: Cause | None,
     contract: Contract,
     holds: frozenset[Need] = frozenset(),
+    **also: Json,
 ) -> Operation:
     """Return `operation` in `target`, with what every entry brings: fence, lease, deadlines, due.
+
+    `also` are further fields to set in the same step.
 
     Raises:
         IllegalTransition: The step isn't in the table, or what it needs isn't proven.
     """
     source = operation.state
     advance(source, target, holds=holds)
-    left = replace(
-        operation,
-        state=target,
-        cause=cause,
-        owner=None,
-        lease_end_ms=None,
-        fence=operation.fence + (1 if source is State.EXECUTING else 0),
-        origin=None,
-        due_ms=None if target.ends else now.ms,
-    )
-    if target is State.UNKNOWN and left.deadline_ms is None:
-        left = replace(left, deadline_ms=now.ms + contract.recovery_deadline_ms)
+    changes: dict[str, object] = {
+        "state": target,
+        "cause": cause,
+        "owner": None,
+        "lease_end_ms": None,
+        "fence": operation.fence + (1 if source is State.EXECUTING else 0),
+        "origin": None,
+        "due_ms": None if target.ends else now.ms,
+    }
+    if target is State.UNKNOWN and operation.deadline_ms is None:
+        changes["deadline_ms"] = now.ms + contract.recovery_deadline_ms
     if target is State.UNKNOWN and source is State.EXECUTING:
-        left = replace(left, looks=0)
-    if target is State.ACCEPTED and left.accepted_ms is None:
+        changes["looks"] = 0
+    if target is State.ACCEPTED and operation.accepted_ms is None:
         told = bool(contract.lookups) or contract.events is not None
         takes_ms = contract.completes_within_ms if told else contract.recovery_deadline_ms
-        left = replace(left, accepted_ms=now.ms, completes_by_ms=now.ms + takes_ms, looks=0)
+        changes |= {"accepted_ms": now.ms, "completes_by_ms": now.ms + takes_ms, "looks": 0}
     if target is State.AWAITING_APPROVAL and contract.approval is not None:
-        left = replace(left, not_before_ms=now.ms + contract.approval.expires_ms)
+        changes["not_before_ms"] = now.ms + contract.approval.expires_ms
     if source is State.AWAITING_APPROVAL:
-        left = replace(left, not_before_ms=None)
+        changes["not_before_ms"] = None
     if target is State.MANUAL_REVIEW and source is not State.MANUAL_REVIEW:
-        left = replace(left, looks=0)
-    return left
+        changes["looks"] = 0
+    return replace(operation, **{**changes, **also})  # type: ignore[arg-type]
 
 
 def settle(record: Record, contract: Contract, now: Now) -> tuple[Change, ...]:
@@ -76,14 +78,15 @@ def settle(record: Record, contract: Contract, now: Now) -> tuple[Change, ...]:
     The last change carries the due time. An empty result means that nothing changed at all.
     """
     changes: list[Change] = []
+    decision = decide(record, contract, now)
     for _ in range(SETTLE_STEPS_MAX):
-        decision = decide(record, contract, now)
         after = _applied(record, contract, now, decision)
         if after is None:
             break
         changes.append(_change(record.operation, after, decision))
         record = replace(record, operation=after)
-    decision = decide(record, contract, now)
+        # Steps add no evidence: what was found stands.
+        decision = decide(record, contract, now, finding=decision.finding)
     due_ms = due_of(decision, record.operation, now)
     if due_ms != record.operation.due_ms:
         timed = replace(record.operation, due_ms=due_ms)
@@ -119,10 +122,10 @@ def _applied(record: Record, contract: Contract, now: Now, decision: Decision) -
     holds = held(record, contract, decision)
     match decision.step:
         case Settle(to=to, cause=cause) | Move(to=to, cause=cause):
-            after = enter(operation, to, now, cause=cause, contract=contract, holds=holds)
+            also = _confirmation(to, record, decision, now)
             if to is State.PREPARED and record.attempts:
-                after = replace(after, not_before_ms=next_send_ms(record, contract))
-            return _with_confirmation(after, record, decision, now)
+                also["not_before_ms"] = next_send_ms(record, contract)
+            return enter(operation, to, now, cause=cause, contract=contract, holds=holds, **also)
         case Escalate(cause=cause):
             to = State.MANUAL_REVIEW
             return enter(operation, to, now, cause=cause, contract=contract, holds=holds)
@@ -161,19 +164,19 @@ def held(record: Record, contract: Contract, decision: Decision) -> frozenset[Ne
     return frozenset(needs)
 
 
-def _with_confirmation(after: Operation, record: Record, decision: Decision, now: Now) -> Operation:
+def _confirmation(to: State, record: Record, decision: Decision, now: Now) -> dict[str, Json]:
     """Note the last thing that was proven, and by whom."""
-    proven = {State.SUCCEEDED: "succeeded", State.FAILED: "not_applied"}
-    if after.state is State.ACCEPTED:
-        proven[State.ACCEPTED] = "in_progress"
-    if after.state not in proven:
-        return after
-    decided = [item for item in record.evidence if item.number in decision.finding.numbers]
-    source = decided[-1].source if decided else Source.TRANSPORT
-    at_ms = decided[-1].at_ms if decided else now.ms
-    return replace(
-        after,
-        confirmed_state=proven[after.state],
-        confirmed_ms=at_ms,
-        confirmed_source=source.value,
-    )
+    proven = {
+        State.SUCCEEDED: "succeeded",
+        State.FAILED: "not_applied",
+        State.ACCEPTED: "in_progress",
+    }
+    if to not in proven:
+        return {}
+    numbers = decision.finding.numbers
+    decided = [item for item in record.evidence if item.number in numbers]
+    return {
+        "confirmed_state": proven[to],
+        "confirmed_ms": decided[-1].at_ms if decided else now.ms,
+        "confirmed_source": (decided[-1].source if decided else Source.TRANSPORT).value,
+    }
