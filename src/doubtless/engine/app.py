@@ -25,6 +25,7 @@ from doubtless.engine.registry import Registry, Tool
 from doubtless.engine.reports import SessionRecord
 from doubtless.engine.surroundings import Surroundings
 from doubtless.engine.tools import FunctionTool, schema_of
+from doubtless.engine.waiting import Known
 from doubtless.errors import DoubtlessError, SettingsError
 from doubtless.ledger import listing
 from doubtless.ledger.store import Ledger, Transaction, open_ledger
@@ -222,6 +223,8 @@ class Doubtless:
         met = await opened.ledger.commit(lambda tx: intake.prepare(opened.book, tx, ask))
         if met.refusal is not None:
             return _refused(ask, met)
+        if not met.joined:
+            opened.book.kept.add(ask.tool.digest)  # its snapshot is durable now
         if met.begun is not None:
             opened.runner.start(met.begun)
         seconds = ask.tool.contract.timeout_ms / 1000 + WAIT_EXTRA_S if wait_s is None else wait_s
@@ -296,13 +299,13 @@ class Doubtless:
         decided = await opened.ledger.commit(
             lambda tx: decisions.resolve(opened.book, tx, made, again)
         )
-        record = opened.load(decided.operation_id)
-        opened.changed(record)
+        known = Known(opened.load(decided.operation_id))
+        opened.changed(known.record)
         if decided.begun is not None:
             opened.runner.start(decided.begun)
             seconds = decided.begun.contract.timeout_ms / 1000 + WAIT_EXTRA_S
-            record = await opened.waiting.until(decided.operation_id, _has_news, timeout_s=seconds)
-        return opened.outcome(record)
+            known = await opened.waiting.until(decided.operation_id, _has_news, timeout_s=seconds)
+        return opened.outcome(known)
 
     async def cancel(self, operation_id: str) -> Outcome:
         """Withdraw an operation of which nothing was sent.

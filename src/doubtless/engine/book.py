@@ -25,7 +25,7 @@ from doubtless.core.settling import Change
 from doubtless.engine.registry import Registry
 from doubtless.engine.surroundings import Surroundings
 from doubtless.errors import LedgerError, OperationNotFound
-from doubtless.ledger import attempts, bodies, claims, meta, operations
+from doubtless.ledger import attempts, bodies, claims, operations
 from doubtless.ledger.store import Transaction
 from doubtless.transports.base import HttpRequest
 
@@ -34,11 +34,17 @@ WORKER = Principal(name="worker", role=Role.WORKER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """An attempt is open and durable; it may be carried out now."""
+    """An attempt is open and durable; it may be carried out now.
+
+    `record` is all that the ledger knew when it was opened. As long as the version is the same,
+    nothing was learnt since.
+    """
 
     record: Record
     contract: Contract
     attempt: Attempt
+    payload: bytes | None = None  # canonical JSON of the arguments; None: it stands in the ledger
+    request: HttpRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +63,13 @@ class Book:
         self.surroundings = surroundings
         self.ledger_id = ledger_id
         self.tenant = "main"
+        self.kept: set[str] = set()  # digests of contracts whose snapshot is surely in the ledger
 
     # --- reading ---------------------------------------------------------------------------------
 
     def now(self, tx: Transaction) -> Now:
         """Return the ledger's clock, and when it last could not be trusted."""
-        return Now(ms=tx.now_ms, break_ms=meta.clock_break(tx))
+        return Now(ms=tx.now_ms, break_ms=tx.break_ms)
 
     def contract(self, tx: Transaction, operation: Operation) -> Contract:
         """Return the contract that an operation was prepared with."""
@@ -92,6 +99,19 @@ class Book:
             record = replace(record, newer_twin=operations.later_twin(tx, record.operation))
         return record, contract
 
+    def current(self, tx: Transaction, begun: Begun) -> tuple[Record, Contract]:
+        """Return what is known now of an operation whose attempt is open.
+
+        As long as its version is the same, nothing was learnt about it since; only what stands in
+        other operations may have changed.
+        """
+        record, contract = begun.record, begun.contract
+        alone = not contract.latest_wins and not record.blockers
+        version = operations.version_of(tx, self.tenant, record.operation.id)
+        if alone and version == record.operation.version:
+            return record, contract
+        return self.load(tx, record.operation.id)
+
     def arguments(self, tx: Transaction, operation_id: str) -> dict[str, Json] | None:
         """Return what was asked for; None once retention has emptied it."""
         payload = bodies.body(tx, self.tenant, operation_id, "payload")
@@ -114,9 +134,10 @@ class Book:
         principal: Principal = WORKER,
         by: Need = Need.PERMITTED,
         correlation_id: str | None = None,
+        now: Now | None = None,
     ) -> Begun:
         """Open the next attempt: durable, under a lease and a fence of its own."""
-        now = self.now(tx)
+        now = now or self.now(tx)
         stored = record.operation
         number = len(record.attempts) + 1
         after, attempt = progress.begin(
@@ -171,7 +192,8 @@ class Book:
                 principal=principal,
                 inputs=change.inputs,
             )
-        if not changes and stored is not None and record.operation != stored:
+        if not changes and stored is not None:
+            # Whoever holds an older version of it then knows that something was learnt.
             current = operations.save(
                 tx, current, record.operation, reason="noted", principal=principal, inputs={}
             )

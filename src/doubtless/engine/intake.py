@@ -1,7 +1,7 @@
 """From a call to a durable operation: join what it means, refuse it, or create it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from doubtless.core import identity, permission, policy, settling
 from doubtless.core.contract import Contract, KeyFormat
@@ -177,7 +177,7 @@ def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
         tx,
         operation,
         bodies=kept,
-        contract_json=ask.tool.snapshot,
+        contract_json=None if ask.tool.digest in book.kept else ask.tool.snapshot,
         principal=ask.principal,
         inputs=inputs,
     )
@@ -188,7 +188,8 @@ def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
         record, _ = book.load(tx, operation.id)
     step = policy.decide(record, contract, now).step
     if isinstance(step, Send):
-        begun = book.begin(tx, record, contract, resend=False, principal=ask.principal)
+        begun = book.begin(tx, record, contract, resend=False, principal=ask.principal, now=now)
+        begun = replace(begun, payload=ask.payload, request=ask.request)
         return Met(operation_id=operation.id, begun=begun)
     book.store(tx, record, contract, settling.settle(record, contract, now), now)
     return Met(operation_id=operation.id)

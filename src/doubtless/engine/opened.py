@@ -3,7 +3,7 @@
 import anyio
 import anyio.abc
 
-from doubtless.core.model import Now, Principal, Record, Role
+from doubtless.core.model import Now, Principal, Record, Role, State
 from doubtless.core.outcome import Outcome
 from doubtless.engine import intake, reports
 from doubtless.engine.book import Book
@@ -13,7 +13,7 @@ from doubtless.engine.dispatcher import Worker
 from doubtless.engine.intake import Ask
 from doubtless.engine.reconciler import Reconciler
 from doubtless.engine.runner import Runner
-from doubtless.engine.waiting import Waiting
+from doubtless.engine.waiting import Known, Waiting
 from doubtless.errors import BadOperationId, OperationNotFound
 from doubtless.ledger.store import Ledger, Transaction
 from doubtless.transports.base import HttpSender
@@ -58,9 +58,9 @@ class OpenApp:
         with self.worker_scope:
             await self._worker.run()
 
-    def changed(self, record: Record) -> None:
+    def changed(self, record: Record, result: bytes | None = None) -> None:
         """Tell whoever waits for an operation, and the worker if something is due for it."""
-        self.waiting.changed(record)
+        self.waiting.changed(record, result)
         if not record.operation.state.ends:
             self._worker.poke()
 
@@ -70,15 +70,24 @@ class OpenApp:
             raise BadOperationId(operation_id)
         return self.ledger.read(lambda tx: self.book.load(tx, operation_id))[0]
 
-    def outcome(self, record: Record, *, already_done: bool = False) -> Outcome:
-        """Say what is known of a loaded operation."""
+    def outcome(self, known: Known, *, already_done: bool = False) -> Outcome:
+        """Say what is known of an operation."""
+        record = known.record
 
         def unit(tx: Transaction) -> Outcome:
             contract = self.book.contract(tx, record.operation)
-            now: Now = self.book.now(tx)
+            now = self.book.now(tx)
             return reports.outcome(self.book, tx, record, contract, now, already_done=already_done)
 
-        return self.ledger.read(unit)
+        contract = self.book.registry.by_digest(record.operation.contract_digest)
+        plain = contract is not None and contract.read is None
+        if contract is None or not plain or record.operation.state is not State.SUCCEEDED:
+            return self.ledger.read(unit)
+        if known.result is None:
+            return self.ledger.read(unit)
+        # All of it is at hand, and a success doesn't depend on the time.
+        now = Now(ms=self.book.surroundings.wall_ms())
+        return reports.succeeded(record, contract, now, known.result, already_done=already_done)
 
     def outcome_in(self, tx: Transaction, operation_id: str) -> Outcome:
         """Say what is known of an operation, within a transaction."""

@@ -99,6 +99,10 @@ class Registry:
             found = self._contracts[digest] = read_contract(snapshot())
         return found
 
+    def by_digest(self, digest: str) -> Contract | None:
+        """Return a contract that is known here already, or None."""
+        return self._contracts.get(digest)
+
     def can_act(self, contract: Contract) -> bool:
         """Whether this process can carry the tool out."""
         if contract.kind is Kind.HTTP:

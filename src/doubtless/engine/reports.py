@@ -70,6 +70,19 @@ def outcome(
     return outcome_of(record, contract, now, extras)
 
 
+def succeeded(
+    record: Record, contract: Contract, now: Now, result: bytes, *, already_done: bool
+) -> Outcome:
+    """Return the outcome of a success whose result is at hand. Reads nothing."""
+    key = record.operation.business_key
+    extras = Extras(
+        result=json.loads(result),
+        already_done=already_done,
+        business_key=json.loads(key) if key is not None else None,
+    )
+    return outcome_of(record, contract, now, extras)
+
+
 def _body(book: Book, tx: Transaction, operation_id: str, kind: str) -> Json:
     content = bodies.body(tx, book.tenant, operation_id, kind)
     found: Json = json.loads(content) if content else None

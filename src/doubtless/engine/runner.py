@@ -102,7 +102,7 @@ class Runner:
         credentials: Found at every send, and kept nowhere.
         http: Sends the requests of contracts.
         tasks: Outlives every caller.
-        changed: Called with the record after something about an operation was stored.
+        changed: Called after an end was stored, with the record and the result, if there is one.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Runner:
         credentials: Credentials,
         http: HttpSender,
         tasks: anyio.abc.TaskGroup,
-        changed: Callable[[Record], None],
+        changed: Callable[[Record, bytes | None], None],
     ) -> None:
         self._ledger, self._book, self._credentials = ledger, book, credentials
         self._http, self._functions = http, FunctionTransport()
@@ -229,7 +229,9 @@ class Runner:
     async def _send(self, act: Act) -> Reply:
         begun, contract = act.begun, act.begun.contract
         operation_id = begun.record.operation.id
-        request = self._ledger.read(lambda tx: self._book.request(tx, operation_id))
+        request = begun.request
+        if request is None:
+            request = self._ledger.read(lambda tx: self._book.request(tx, operation_id))
         if request is None:
             raise LedgerError(f"{operation_id}: its rendered request is no longer stored")
         seconds = (contract.timeout_ms + contract.horizon_ms) / 1000
@@ -252,7 +254,9 @@ class Runner:
     async def _call(self, act: Act, body: Body) -> Reply:
         begun = act.begun
         operation = begun.record.operation
-        arguments = self._ledger.read(lambda tx: self._book.arguments(tx, operation.id))
+        arguments = None if begun.payload is None else json.loads(begun.payload)
+        if arguments is None:
+            arguments = self._ledger.read(lambda tx: self._book.arguments(tx, operation.id))
         if arguments is None:
             raise LedgerError(f"{operation.id}: its arguments are no longer stored")
         call = self._new_call(begun)
@@ -306,17 +310,17 @@ class Runner:
                 stage=reply.stage, proof=reply.proof, cause=reply.cause, detail=reply.detail
             )
             result: bytes | None = reply.body or None
-            read = None
+            body, read = b"", None  # the value is the result: it is kept once
         else:
             answer, value = reading.answer_of(reply, contract, now_ms=now_ms)
             result = json.dumps(value, separators=(",", ":")).encode()
-            read = reading.read_of(reply, contract, now_ms=now_ms)
+            body, read = reply.body, reading.read_of(reply, contract, now_ms=now_ms)
         observation = answers.classify(answer, contract)
         succeeded = observation.seen is Seen.SUCCEEDED
         return Ending(
             observation=observation,
             sent_by_ms=act.gate.opened_ms,
-            reply=reply.body,
+            reply=body,
             result=result if succeeded else None,
             read=json.dumps(read).encode() if read is not None and succeeded else None,
         )
@@ -334,7 +338,7 @@ class Runner:
                 _log.exception("operation %s: its end was not stored", begun.record.operation.id)
                 return
             else:
-                self._changed(record)
+                self._changed(record, ending.result)
                 return
         _log.error(
             "operation %s: the ledger took no end of attempt %d; it will be found unknown",

@@ -62,7 +62,7 @@ def open_gate(book: Book, tx: Transaction, begun: Begun, *, mark: bool) -> Opene
         mark: Record that the gate opens, in the same transaction.
     """
     operation_id, attempt = begun.record.operation.id, begun.attempt
-    record, contract = book.load(tx, operation_id)
+    record, contract = book.current(tx, begun)
     now = book.now(tx)
     found = permission.gate(record, contract, now, attempt=attempt.number, fence=attempt.fence)
     if isinstance(found, str):
@@ -86,7 +86,7 @@ def finish(book: Book, tx: Transaction, begun: Begun, ending: Ending) -> Record:
     Whoever lost the lease meanwhile writes evidence only; it is weighed like any other.
     """
     operation_id, number = begun.record.operation.id, begun.attempt.number
-    record, contract = book.load(tx, operation_id)
+    record, contract = book.current(tx, begun)
     now = book.now(tx)
     digest = _keep(book, tx, operation_id, number, ending)
     attempt = record.attempts[number - 1]

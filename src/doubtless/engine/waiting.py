@@ -12,10 +12,18 @@ POLL_MIN_S = 0.05  # another process may have moved it on
 POLL_MAX_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An operation as it stands, and its result where that is at hand."""
+
+    record: Record
+    result: bytes | None = None  # JSON; None: it stands in the ledger, if anywhere
+
+
 @dataclass(eq=False, slots=True)
 class _Waiter:
     event: anyio.Event = field(default_factory=anyio.Event)
-    record: Record | None = None
+    told: "Known | None" = None
 
 
 class Waiting:
@@ -25,10 +33,10 @@ class Waiting:
         self._load = load
         self._waiters: dict[str, list[_Waiter]] = {}
 
-    def changed(self, record: Record) -> None:
+    def changed(self, record: Record, result: bytes | None = None) -> None:
         """Wake whoever waits for that operation."""
         for waiter in self._waiters.get(record.operation.id, ()):
-            waiter.record = record
+            waiter.told = Known(record, result)
             waiter.event.set()
 
     @contextmanager
@@ -50,24 +58,25 @@ class Waiting:
         *,
         timeout_s: float,
         record: Record | None = None,
-    ) -> Record:
+    ) -> Known:
         """Return the operation once it is `ready`, or as it stands when time is up.
 
         Args:
             operation_id: Which one.
             ready: Judges a record.
             timeout_s: Seconds. At zero it is only read.
-            record: As it is known to stand now; spares the first look at the ledger.
+            record: As it is known to stand now, where this process is at work on it: spares the
+                first look at the ledger, and polling it often.
         """
         with self._listening(operation_id) as waiter:
-            current = self._load(operation_id) if record is None else record
-            pause_s = POLL_MIN_S
+            current = Known(self._load(operation_id) if record is None else record)
+            pause_s = POLL_MIN_S if record is None else POLL_MAX_S
             with anyio.move_on_after(timeout_s):
-                while not ready(current):
+                while not ready(current.record):
                     with anyio.move_on_after(pause_s):
                         await waiter.event.wait()
                     pause_s = min(pause_s * 2, POLL_MAX_S)
                     waiter.event = anyio.Event()
-                    told, waiter.record = waiter.record, None
-                    current = self._load(operation_id) if told is None else told
+                    told, waiter.told = waiter.told, None
+                    current = Known(self._load(operation_id)) if told is None else told
         return current

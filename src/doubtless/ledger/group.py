@@ -25,7 +25,7 @@ FLOOR: Final = """
        set clock_floor_ms = case when clock_floor_ms < :wall_ms then :wall_ms
                                  else clock_floor_ms end
      where tenant = 'main'
- returning clock_floor_ms
+ returning clock_floor_ms, clock_break_ms
 """
 TOUCH: Final = "update meta set mended = mended + 1 where tenant = 'main'"
 
@@ -97,16 +97,19 @@ class Group(Generic[Sink]):
             raise LedgerUnavailable("the ledger failed, and still can't be written")
         self._session.begin(write=True)
         wall_ms = self._clock()
-        floor = self._session.execute(FLOOR, {"wall_ms": wall_ms})
+        now_ms, break_ms = self._session.execute(FLOOR, {"wall_ms": wall_ms})[0]
         self._transaction.wall_ms = wall_ms
-        self._transaction.now_ms = integer_of(floor[0][0])
+        self._transaction.now_ms = integer_of(now_ms)
+        self._transaction.break_ms = integer_of(break_ms)
 
     def _one(self, work: Work) -> tuple[object, BaseException | None]:
         session = self._session
         session.savepoint()
         try:
             value = work(self._transaction)
+            self._transaction.flush()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, whatever it is
+            self._transaction.forget()
             self._raise_broken()
             session.undo()
             return None, error
@@ -177,15 +180,18 @@ class Group(Generic[Sink]):
         stats.sizes[units] = stats.sizes.get(units, 0) + 1
 
 
-READ_FLOOR: Final = "select clock_floor_ms from meta where tenant = 'main'"
+READ_FLOOR: Final = "select clock_floor_ms, clock_break_ms from meta where tenant = 'main'"
 
 
 def read_with(session: Session, clock: Callable[[], int], work: Work) -> object:
     """Run `work` on one snapshot of the ledger and end it without a commit."""
     session.begin(write=False)
     try:
-        floor_ms = integer_of(session.execute(READ_FLOOR, {})[0][0])
+        floor_ms, break_ms = session.execute(READ_FLOOR, {})[0]
         wall_ms = clock()
-        return work(Transaction(session, now_ms=max(wall_ms, floor_ms), wall_ms=wall_ms))
+        now_ms = max(wall_ms, integer_of(floor_ms))
+        return work(
+            Transaction(session, now_ms=now_ms, wall_ms=wall_ms, break_ms=integer_of(break_ms))
+        )
     finally:
         session.rollback()

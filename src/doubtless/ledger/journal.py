@@ -64,8 +64,7 @@ class Replayed:
 
 
 APPEND: Final = """
-    insert into journal (tenant, operation_id, at_ms, kind, principal, role, data)
-    values (:tenant, :operation_id, :at_ms, :kind, :principal, :role, :data)
+    insert into journal (tenant, operation_id, at_ms, kind, principal, role, data) values
 """
 
 
@@ -78,16 +77,8 @@ def append(
     data: Mapping[str, Json],
 ) -> None:
     """Write one row at the ledger's clock. Only the modules of the ledger call this."""
-    tx.run(
-        APPEND,
-        tenant=tenant,
-        operation_id=operation_id,
-        at_ms=tx.now_ms,
-        kind=kind,
-        principal=principal.name,
-        role=principal.role,
-        data=encode(data),
-    )
+    role, name = principal.role.value, principal.name
+    tx.defer(APPEND, (tenant, operation_id, tx.now_ms, kind.value, name, role, encode(data)))
 
 
 def refuse(
@@ -113,6 +104,7 @@ JOURNAL_OF: Final = """
 
 def journal_of(tx: Transaction, tenant: str, operation_id: str) -> list[Entry]:
     """Return the whole journal of one operation, oldest first. Empty if it was never heard of."""
+    tx.flush()
     return [
         Entry(
             seq=integer_of(seq),

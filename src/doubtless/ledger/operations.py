@@ -30,7 +30,7 @@ def insert(
     operation: Operation,
     *,
     bodies: Mapping[str, bytes],
-    contract_json: str,
+    contract_json: str | None,
     principal: Principal,
     inputs: Mapping[str, Json],
     after: Sequence[str] = (),
@@ -39,7 +39,8 @@ def insert(
 
     Args:
         bodies: By kind ("payload", "request", …); stored under number 0, journalled by digest.
-        contract_json: The snapshot behind `operation.contract_digest`; kept once per digest.
+        contract_json: The snapshot behind `operation.contract_digest`; kept once per digest. None
+            where that is known to be kept already.
         inputs: What the decision to create it was made from.
         after: Ids of operations that must have succeeded first.
 
@@ -49,7 +50,8 @@ def insert(
     """
     tenant = operation.tenant
     tx.run(INSERT, open=int(not operation.state.ends), **OPERATION.params(operation))
-    put_contract(tx, tenant, operation.contract_digest, contract_json)
+    if contract_json is not None:
+        put_contract(tx, tenant, operation.contract_digest, contract_json)
     digests = {
         kind: put_body(tx, tenant, operation.id, kind, 0, content)
         for kind, content in bodies.items()
@@ -284,6 +286,12 @@ def _check(before: Operation, after: Operation) -> None:
 def _bound(value: Json) -> Value:
     """Turn a field of an operation into what is bound: it holds text, integers and booleans."""
     return int(value) if isinstance(value, bool) else cast("Value", value)
+
+
+def version_of(tx: Transaction, tenant: str, operation_id: str) -> int | None:
+    """Return the version of an operation, or None: whether anything was learnt about it."""
+    found = tx.tuples(VERSION, tenant=tenant, id=operation_id)
+    return integer_of(found[0][0]) if found else None
 
 
 def _lost(tx: Transaction, before: Operation) -> StaleVersion | OperationNotFound:

@@ -21,7 +21,7 @@ import apsw.ext
 
 from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe
 from doubtless.ledger.codec import Row, Value
-from doubtless.ledger.transaction import LedgerBusy
+from doubtless.ledger.transaction import LedgerBusy, Params
 
 APPLICATION_ID: Final = 0x44_42_54_31  # "DBT1", in the file's header
 BUSY_TIMEOUT_S: Final = 10.0
@@ -205,7 +205,7 @@ class Connection:
             except apsw.Error as error:
                 raise _unavailable("could not be opened", error) from error
 
-    def execute(self, sql: str, params: Mapping[str, Value]) -> list[Row]:
+    def execute(self, sql: str, params: Params) -> list[Row]:
         """Run one statement to its end and return its rows.
 
         Raises:
