@@ -9,8 +9,9 @@ import pytest
 from tests.ledger import samples
 from tests.ledger.faults import failing_disk
 
+from doubtless.core.model import Cause
 from doubtless.errors import LedgerUnavailable
-from doubtless.ledger import operations
+from doubtless.ledger import journal, operations
 from doubtless.ledger.group import IN_DOUBT, NOTHING
 from doubtless.ledger.store import Ledger, open_ledger
 
@@ -134,16 +135,17 @@ def test_a_commit_whose_sync_failed_is_never_brought_back_by_recovery(disk, url,
         assert not holds_after_a_crash(tmp_path, "written-but-not-synced")
 
 
-def test_a_reader_that_meets_a_disk_error_is_told_and_its_connection_is_dropped(url):
+def test_a_reader_that_writes_is_refused_and_its_connection_is_dropped(url):
     with open_ledger(url) as ledger:
 
-        def work(tx) -> None:
-            raise_from_disk(tx)
-
-        def raise_from_disk(tx) -> None:
+        def write(tx) -> None:
             tx.run("update meta set mended = 0 where tenant = 'main'")
 
-        with pytest.raises(LedgerUnavailable, match="readonly"):
-            ledger.read(work)
+        def write_later(tx) -> None:
+            journal.refuse(tx, "main", "op", Cause.POLICY, principal=samples.AGENT, data={})
+
+        for work in (write, write_later):
+            with pytest.raises(LedgerUnavailable, match="readonly"):
+                ledger.read(work)
         assert begin(ledger, "after") is None
         assert holds(ledger, "after")

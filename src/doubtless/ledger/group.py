@@ -190,8 +190,11 @@ def read_with(session: Session, clock: Callable[[], int], work: Work) -> object:
         floor_ms, break_ms = session.execute(READ_FLOOR, {})[0]
         wall_ms = clock()
         now_ms = max(wall_ms, integer_of(floor_ms))
-        return work(
-            Transaction(session, now_ms=now_ms, wall_ms=wall_ms, break_ms=integer_of(break_ms))
+        transaction = Transaction(
+            session, now_ms=now_ms, wall_ms=wall_ms, break_ms=integer_of(break_ms)
         )
+        value = work(transaction)
+        transaction.flush()  # refused here, where nothing may be written, rather than lost
+        return value
     finally:
         session.rollback()
