@@ -4,6 +4,7 @@ Canonical JSON is RFC 8785. The key is derived from the ledger's and the operati
 so that no attempt, process or model can ever make a second one.
 """
 
+import base64
 import hashlib
 import re
 import uuid
@@ -19,7 +20,6 @@ from doubtless.core.model import Cause, Json, State
 OPERATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 DEPTH_MAX = 100  # of nested JSON; deeper input is refused before anything recurses into it
 
-_BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
 _BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -59,7 +59,13 @@ def sha256(content: bytes) -> str:
 def payload_hash(tool: str, arguments: Mapping[str, Json], volatile: Sequence[str] = ()) -> str:
     """Hash what is asked for: tool and arguments, those declared `volatile` left out."""
     stable = {name: value for name, value in arguments.items() if name not in volatile}
-    return sha256(canonical({"arguments": stable, "tool": tool}))
+    return hash_of(tool, canonical(stable))
+
+
+def hash_of(tool: str, stable: bytes) -> str:
+    """Hash a tool and its arguments, which are canonical already, as `payload_hash` does."""
+    # Canonical JSON sorts its members, and "arguments" comes before "tool".
+    return sha256(b'{"arguments":' + stable + b',"tool":' + canonical(tool) + b"}")
 
 
 def derive(ledger_id: bytes, operation_id: str) -> bytes:
@@ -81,7 +87,7 @@ def encode_key(bits: bytes, form: KeyFormat) -> str:
         case KeyFormat.BASE32HEX:
             return reference(bits)
         case KeyFormat.BASE36:
-            return _digits(int.from_bytes(bits, "big"), _BASE36, 25)
+            return _base36(int.from_bytes(bits, "big")).rjust(25, "0")
 
 
 def reference(bits: bytes) -> str:
@@ -89,15 +95,15 @@ def reference(bits: bytes) -> str:
 
     This is what goes into the provider's objects, so that they can be told to be ours.
     """
-    return _digits(int.from_bytes(bits, "big") << 2, _BASE32HEX, 26)
+    return base64.b32hexencode(bits).decode().rstrip("=").lower()
 
 
-def _digits(number: int, alphabet: str, width: int) -> str:
+def _base36(number: int) -> str:
     digits = ""
     while number:
-        number, rest = divmod(number, len(alphabet))
-        digits = alphabet[rest] + digits
-    return digits.rjust(width, alphabet[0])
+        number, rest = divmod(number, 36)
+        digits = _BASE36[rest] + digits
+    return digits
 
 
 def is_operation_id(text: str) -> bool:

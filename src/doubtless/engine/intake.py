@@ -1,9 +1,9 @@
 """From a call to a durable operation: join what it means, refuse it, or create it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from doubtless.core import identity, permission, policy, settling
+from doubtless.core import identity, permission, policy, progress, settling
 from doubtless.core.contract import Contract, KeyFormat
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.identity import Asked, Join, Known, Refuse
@@ -19,7 +19,7 @@ from doubtless.engine.templates import (
     request_digest,
 )
 from doubtless.errors import BadArguments, BadOperationId
-from doubtless.ledger import claims, journal, listing, operations
+from doubtless.ledger import attempts, claims, journal, listing, operations
 from doubtless.ledger.store import Transaction
 from doubtless.transports.base import HttpRequest
 
@@ -141,8 +141,34 @@ def _again(book: Book, tx: Transaction, operation_id: str, ask: Ask, now: Now) -
 
 
 def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) -> Met:
+    contract, operation = ask.tool.contract, _prepared(book, ask, claim, now)
+    record = Record(operation=operation)
+    if contract.latest_wins or not isinstance(policy.decide(record, contract, now).step, Send):
+        _insert(book, tx, ask, operation)
+        _take_claim(book, tx, ask, operation, now)
+        return _settle_new(book, tx, ask, now)
+    owner = book.surroundings.owner
+    correlation_id = ask.correlation_id or f"{ask.ref}-1"
+    moved, attempt = progress.begin(
+        record, contract, now, owner=owner, correlation_id=correlation_id, resend=False
+    )
+    stored = _insert(book, tx, ask, operation, moved_to=moved)
+    _take_claim(book, tx, ask, operation, now)
+    attempts.open_attempt(tx, book.tenant, stored.id, attempt, principal=ask.principal)
+    opened = Record(operation=stored, attempts=(attempt,))
+    begun = Begun(
+        record=opened,
+        contract=contract,
+        attempt=attempt,
+        payload=ask.payload,
+        request=ask.request,
+    )
+    return Met(operation_id=stored.id, begun=begun)
+
+
+def _prepared(book: Book, ask: Ask, claim: str | None, now: Now) -> Operation:
     contract = ask.tool.contract
-    operation = Operation(
+    return Operation(
         id=ask.operation_id,
         tenant=book.tenant,
         tool=contract.tool,
@@ -169,30 +195,44 @@ def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
         duplicate_of=ask.duplicate_of,
         needs_approval=ask.needs_approval,
     )
+
+
+def _insert(
+    book: Book,
+    tx: Transaction,
+    ask: Ask,
+    operation: Operation,
+    *,
+    moved_to: Operation | None = None,
+) -> Operation:
     kept = {"payload": ask.payload}
     if ask.request is not None:
         kept["request"] = dump_request(ask.request)
-    inputs: dict[str, Json] = {"effect": contract.effect.value, "said_id": ask.said_id}
-    operations.insert(
+    return operations.insert(
         tx,
         operation,
         bodies=kept,
         contract_json=None if ask.tool.digest in book.kept else ask.tool.snapshot,
         principal=ask.principal,
-        inputs=inputs,
+        inputs={"effect": operation.effect.value, "said_id": ask.said_id},
+        moved_to=moved_to,
     )
-    if claim is not None and not contract.latest_wins:
-        claims.take_claim(tx, book.tenant, operation.source, claim, operation.id, now.ms)
-    record = Record(operation=operation)
-    if contract.latest_wins:
-        record, _ = book.load(tx, operation.id)
+
+
+def _take_claim(book: Book, tx: Transaction, ask: Ask, operation: Operation, now: Now) -> None:
+    if operation.claim is not None and not ask.tool.contract.latest_wins:
+        claims.take_claim(tx, book.tenant, operation.source, operation.claim, operation.id, now.ms)
+
+
+def _settle_new(book: Book, tx: Transaction, ask: Ask, now: Now) -> Met:
+    """Take what follows for an operation that may not be sent at once, or has siblings to heed."""
+    record, contract = book.load(tx, ask.operation_id)
     step = policy.decide(record, contract, now).step
     if isinstance(step, Send):
-        begun = book.begin(tx, record, contract, resend=False, principal=ask.principal, now=now)
-        begun = replace(begun, payload=ask.payload, request=ask.request)
-        return Met(operation_id=operation.id, begun=begun)
+        begun = book.begin(tx, record, contract, resend=False, principal=ask.principal)
+        return Met(operation_id=ask.operation_id, begun=begun)
     book.store(tx, record, contract, settling.settle(record, contract, now), now)
-    return Met(operation_id=operation.id)
+    return Met(operation_id=ask.operation_id)
 
 
 def _known(operation: Operation | None) -> Known | None:
@@ -236,15 +276,19 @@ def draft(  # noqa: PLR0913 - what a caller may say, each by its name
     chosen = operation_id or book.surroundings.new_id()
     bits = identity.derive(book.ledger_id, chosen)
     form = contract.key.format if contract.key is not None else KeyFormat.UUID
+    ref, key = identity.reference(bits), identity.encode_key(bits, form)
     values = TemplateValues(
         args=arguments,
         id=chosen,
-        ref=identity.reference(bits),
-        idempotency_key=identity.encode_key(bits, form),
+        ref=ref,
+        idempotency_key=key,
         session_id=session_id or "",
         duplicate_of=duplicate_of,
     )
-    payload_hash = identity.payload_hash(contract.tool, arguments, contract.volatile)
+    if contract.volatile:
+        payload_hash = identity.payload_hash(contract.tool, arguments, contract.volatile)
+    else:
+        payload_hash = identity.hash_of(contract.tool, payload)
     request = _rendered(contract, values)
     return Ask(
         tool=tool,
@@ -256,8 +300,8 @@ def draft(  # noqa: PLR0913 - what a caller may say, each by its name
         payload=payload,
         payload_hash=payload_hash,
         business_key=identity.business_key(arguments, contract.business_key),
-        ref=identity.reference(bits),
-        key=identity.encode_key(bits, form),
+        ref=ref,
+        key=key,
         request=request,
         request_digest=request_digest(request) if request is not None else payload_hash,
         needs_approval=_needs_approval(contract, arguments, principal, session_id),

@@ -34,10 +34,13 @@ def insert(
     principal: Principal,
     inputs: Mapping[str, Json],
     after: Sequence[str] = (),
-) -> None:
-    """Create an operation as given, and journal the whole of it.
+    moved_to: Operation | None = None,
+) -> Operation:
+    """Create an operation, journal the whole of it, and return it as it is stored.
 
     Args:
+        operation: As it was prepared.
+        moved_to: Where it went on to at once, in the same transaction. Both are journalled.
         bodies: By kind ("payload", "request", …); stored under number 0, journalled by digest.
         contract_json: The snapshot behind `operation.contract_digest`; kept once per digest. None
             where that is known to be kept already.
@@ -49,7 +52,11 @@ def insert(
         ValueError: a value that neither JSON nor the database carries exactly.
     """
     tenant = operation.tenant
-    tx.run(INSERT, open=int(not operation.state.ends), **OPERATION.params(operation))
+    stored = operation
+    if moved_to is not None:
+        _check(operation, moved_to)
+        stored = OPERATION.replace(moved_to, version=operation.version + 1, updated_ms=tx.now_ms)
+    tx.run(INSERT, open=int(not stored.state.ends), **OPERATION.params(stored))
     if contract_json is not None:
         put_contract(tx, tenant, operation.contract_digest, contract_json)
     digests = {
@@ -66,8 +73,12 @@ def insert(
     if after:
         data["after"] = list(after)
     append(tx, tenant, operation.id, Kind.PREPARED, principal, data)
-    if operation.state.ends:
-        settled(tx, operation)
+    if stored is not operation:
+        delta = _delta(operation, stored)
+        _journal(tx, operation, stored, delta, reason="send", principal=principal, inputs={})
+    if stored.state.ends:
+        settled(tx, stored)
+    return stored
 
 
 GET: Final = statement(
@@ -251,11 +262,7 @@ def save(
     """
     _check(before, after)
     saved = OPERATION.replace(after, version=before.version + 1, updated_ms=tx.now_ms)
-    delta: dict[str, Json] = {
-        name: now
-        for name, then, now in zip(_MUTABLE, _mutable(before), _mutable(saved), strict=True)
-        if then != now
-    }
+    delta = _delta(before, saved)
     params: dict[str, Value] = {name: _bound(value) for name, value in delta.items()}
     if before.state.ends is not saved.state.ends:
         params["open"] = int(not saved.state.ends)
@@ -263,15 +270,36 @@ def save(
     params.update(tenant=before.tenant, id=before.id, expected=before.version)
     if not tx.run(_update(columns), **params):
         raise _lost(tx, before)
-    moved = before.state is not saved.state
-    kind = Kind.TRANSITION if moved else Kind.DECISION
+    _journal(tx, before, saved, delta, reason=reason, principal=principal, inputs=inputs)
+    if before.state is not saved.state and saved.state.ends:
+        settled(tx, saved)
+    return saved
+
+
+def _delta(before: Operation, after: Operation) -> dict[str, Json]:
+    return {
+        name: now
+        for name, then, now in zip(_MUTABLE, _mutable(before), _mutable(after), strict=True)
+        if then != now
+    }
+
+
+def _journal(
+    tx: Transaction,
+    before: Operation,
+    after: Operation,
+    delta: Mapping[str, Json],
+    *,
+    reason: str,
+    principal: Principal,
+    inputs: Mapping[str, Json],
+) -> None:
+    moved = before.state is not after.state
     data: dict[str, Json] = {"operation": delta, "reason": reason, "inputs": inputs}
     if moved:
         data["from"] = before.state
+    kind = Kind.TRANSITION if moved else Kind.DECISION
     append(tx, before.tenant, before.id, kind, principal, data)
-    if moved and saved.state.ends:
-        settled(tx, saved)
-    return saved
 
 
 def _check(before: Operation, after: Operation) -> None:
