@@ -46,7 +46,7 @@ async def test_no_byte_leaves_once_the_time_for_the_first_one_is_past(write_by_s
     assert (peer.truth.connections, peer.truth.received) == (1, 0)
 
 
-async def test_the_clock_is_read_after_the_gate_and_for_the_first_byte_alone():
+async def test_the_clock_is_read_before_and_after_the_first_byte_alone():
     read = []
     gate = GateLog(100.0)
 
@@ -56,7 +56,7 @@ async def test_the_clock_is_read_after_the_gate_and_for_the_first_byte_alone():
 
     async with serving(answering(ANSWER)) as peer:
         reply = await send(peer, transport=HttpTransport(boot_clock=clock), gate=gate)
-    assert (reply.status, read) == (200, [1])
+    assert (reply.status, read) == (200, [1, 1])
     assert peer.truth.bodies == [b"amount=500"]
 
 

@@ -39,14 +39,17 @@ _OPEN = frozenset({State.ACCEPTED, State.UNKNOWN, State.RECONCILING, State.MANUA
 LEGAL: Mapping[Word, frozenset[State]] = MappingProxyType(
     {
         Word.DONE: _OPEN,
-        Word.NOT_DONE: _OPEN,
+        Word.NOT_DONE: _OPEN | {State.FAILED},
         Word.UNSURE: frozenset({State.MANUAL_REVIEW}),
         Word.RETRY: frozenset({State.MANUAL_REVIEW, State.FAILED}),
         Word.LOOK_AGAIN: frozenset({State.MANUAL_REVIEW}),
         Word.AGAIN: _OPEN,
     }
 )
-"""In which states each decision may be taken."""
+"""In which states each decision may be taken.
+
+"Not done" may be said again of what was closed by it: the first word may have come too early.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,10 @@ def rule(
     match word:
         case Word.DONE:
             return Ruling(evidence=says(Shows.APPLIED))
+        case Word.NOT_DONE if (
+            operation.state is State.FAILED and operation.cause is not Cause.OPERATOR_NOT_DONE
+        ):
+            raise DecisionRefused(operation.id, f"it has ended already: {operation.cause}")
         case Word.NOT_DONE:
             return Ruling(evidence=says(Shows.NOT_APPLIED))
         case Word.UNSURE:

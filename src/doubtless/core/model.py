@@ -234,7 +234,7 @@ class Attempt:
     opened_ms: int
     lease_end_ms: int  # of the lease under which it was opened
     resend: bool  # sent after an attempt that is not proven not done
-    sent_by_ms: int | None = None  # when the gate opened, if that was recorded
+    sent_by_ms: int | None = None  # the last instant at which its first byte can have left
     ended_ms: int | None = None
     closed_ms: int | None = None  # from then on it can't start anything; None = may still be alive
     observation: Observation | None = None

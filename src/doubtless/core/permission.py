@@ -142,6 +142,7 @@ def may_repeat(record: Record, contract: Contract, now: Now) -> Repeat:
         arrives_ms = arrives_unless_absent_ms(record, contract, now)
     may_arrive = arrives_ms > now.ms
     reasons["something of it may still arrive"] = may_arrive
+    reasons[HASTY] = _hasty(record, contract, arrives_ms)
     why = next((why for why, holds in reasons.items() if holds), "")
     return Repeat(
         allowed=not why,
@@ -149,6 +150,23 @@ def may_repeat(record: Record, contract: Contract, now: Now) -> Repeat:
         from_ms=arrives_ms if may_arrive and arrives_ms < FOREVER_MS else None,
         why=why,
     )
+
+
+HASTY = "it was decided to be not done before the last of it could have arrived: look again"
+
+
+def _hasty(record: Record, contract: Contract, arrives_ms: int) -> bool:
+    """Whether a person said "not done" too early for it to be known by now.
+
+    What was true then says nothing of what arrived between the word and the end of the horizon.
+    """
+    words = [
+        item.at_ms
+        for item in record.evidence
+        if item.source is Source.OPERATOR and item.shows is Shows.NOT_APPLIED
+    ]
+    relies = record.operation.cause is Cause.OPERATOR_NOT_DONE
+    return relies and max(words, default=0) < arrives_ms + contract.lag_ms
 
 
 def arrives_unless_absent_ms(record: Record, contract: Contract, now: Now) -> int:
@@ -163,6 +181,11 @@ class Pass:
     """Permission to write the first byte until `write_by_ms`, by the ledger's clock."""
 
     write_by_ms: int
+
+    @property
+    def sent_by_ms(self) -> int:
+        """The last instant at which the first byte can leave: a process may stall that long."""
+        return self.write_by_ms + STALL_MARGIN_MS
 
 
 def gate(record: Record, contract: Contract, now: Now, *, attempt: int, fence: int) -> Pass | str:

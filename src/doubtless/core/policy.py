@@ -5,7 +5,6 @@ carries a `Send` out still has to pass the gate (`gate`), where the same conditi
 immediately before the first byte.
 """
 
-from collections.abc import Mapping
 from typing import assert_never
 
 from doubtless.core.contract import Contract, OnAbsent
@@ -15,19 +14,17 @@ from doubtless.core.evidence import (
     Finding,
     proof_of,
     since_decision,
-    unproven,
     weigh,
 )
-from doubtless.core.model import Cause, Json, Now, Record, Shows, Source, State, Verdict
+from doubtless.core.model import Cause, Now, Record, Shows, Source, State, Verdict
 from doubtless.core.permission import (
     approved,
     blocked,
-    key_last_send_ms,
     key_lives,
     may_resend,
-    resends_left,
     tries_left,
 )
+from doubtless.core.reasons import explain
 from doubtless.core.schedule import next_look_ms, next_review_look_ms, next_send_ms
 from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Step, Wait
 
@@ -49,7 +46,7 @@ def decide(
     if finding is None:
         finding = weigh(record, contract, now)
     step = _step(record, contract, now, finding)
-    return Decision(step=step, finding=finding, inputs=_inputs(record, contract, now, finding))
+    return Decision(step=step, finding=finding, inputs=explain(record, contract, now, finding))
 
 
 def _step(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
@@ -373,35 +370,3 @@ def _when_ended(record: Record, finding: Finding) -> Step:
     if finding.verdict in contradicts.get(operation.state, ()):
         return Escalate(cause=Cause.CONTRADICTION)
     return Wait(until_ms=FOREVER_MS)
-
-
-# --- what a decision was made from ---------------------------------------------------------------
-
-
-def _inputs(record: Record, contract: Contract, now: Now, finding: Finding) -> Mapping[str, Json]:
-    """Collect what `operations show` needs to explain the step."""
-    operation = record.operation
-    key_last_ms = key_last_send_ms(record, contract, now)
-    last = record.attempts[-1] if record.attempts else None
-    deadline_ms = operation.completes_by_ms if operation.accepted_ms else operation.deadline_ms
-    return {
-        "effect": contract.effect.value,
-        "stage": last.observation.stage.value if last and last.observation else None,
-        "verdict": finding.verdict.value,
-        "basis": finding.basis.value if finding.basis else None,
-        "evidence": list(finding.numbers[-8:]),
-        "attempts": len(record.attempts),
-        "unproven_attempts": len(unproven(record, contract)),
-        "key": contract.key.stores.value if contract.key else None,
-        "key_life_left_ms": None if key_last_ms >= FOREVER_MS else key_last_ms - now.ms,
-        "resends_left": resends_left(record, contract),
-        "absences": finding.absence.seen,
-        "absence_provable": finding.absence.provable,
-        "absence_from_ms": _known(finding.absence.settled_from_ms + contract.lag_ms),
-        "time_left_ms": None if deadline_ms is None else deadline_ms - now.ms,
-        "review_allowed": contract.review,
-    }
-
-
-def _known(instant_ms: int) -> int | None:
-    return instant_ms if 0 < instant_ms < FOREVER_MS else None

@@ -1,7 +1,6 @@
 """The application: calls, waits, decisions and tools on one ledger."""
 
 import contextlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,13 +12,12 @@ import anyio.abc
 from doubtless.core.contract import Contract
 from doubtless.core.decisions import Word
 from doubtless.core.model import Json, Principal, Record, Role, State
-from doubtless.core.outcome import Outcome, refusal
+from doubtless.core.outcome import Outcome
 from doubtless.engine import decisions, intake, reports
 from doubtless.engine.book import Book
 from doubtless.engine.contracts import Contracts, Lookup, ToolKeys, build_contract, load_contracts
 from doubtless.engine.credentials import Credentials
 from doubtless.engine.decisions import Decision
-from doubtless.engine.intake import Ask, Met
 from doubtless.engine.opened import OpenApp
 from doubtless.engine.registry import Registry, Tool
 from doubtless.engine.reports import SessionRecord
@@ -106,14 +104,15 @@ class Doubtless:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool | None:
+    ) -> None:
         """Let open attempts end for a while; what is open after that is recorded as unknown."""
         opened, self._open = self._opened, None
         opened.worker_scope.cancel()
         with anyio.move_on_after(GRACE_S):
             await opened.runner.idle()
         opened.tasks.cancel_scope.cancel()
-        return await self._stack.__aexit__(kind, error, trace)
+        # What the caller raised goes on as it is; a task group would wrap it.
+        await self._stack.aclose()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> OpenApp:
         address = self._address
@@ -222,7 +221,7 @@ class Doubtless:
         )
         met = await opened.ledger.commit(lambda tx: intake.prepare(opened.book, tx, ask))
         if met.refusal is not None:
-            return _refused(ask, met)
+            return intake.refused(ask, met)
         if not met.joined:
             opened.book.kept.add(ask.tool.digest)  # its snapshot is durable now
         if met.begun is not None:
@@ -360,23 +359,6 @@ class Doubtless:
 
 def _name(function: Callable[..., object]) -> str:
     return str(getattr(function, "__name__", "tool"))
-
-
-def _refused(ask: Ask, met: Met) -> Outcome:
-    refused = met.refusal
-    assert refused is not None  # noqa: S101 - the caller has seen it
-    said = ask.operation_id if ask.said_id else None
-    contract = ask.tool.contract
-    key: Json = None if ask.business_key is None else json.loads(ask.business_key)
-    return refusal(
-        operation_id=said,
-        tool=contract.tool,
-        code=refused.code,
-        by=refused.by,
-        payload_hash=ask.payload_hash,
-        target={"source": contract.source.name, "business_key": key},
-        correlation_id=ask.correlation_id,
-    )
 
 
 def _code_lookups(

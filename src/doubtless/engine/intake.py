@@ -1,5 +1,6 @@
 """From a call to a durable operation: join what it means, refuse it, or create it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from doubtless.core.contract import Contract, KeyFormat
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.identity import Asked, Join, Known, Refuse
 from doubtless.core.model import Cause, Json, Now, Operation, Principal, Record, State
+from doubtless.core.outcome import Outcome, refusal
 from doubtless.core.steps import Send
 from doubtless.engine.book import Begun, Book, dump_request
 from doubtless.engine.expressions import ExpressionError, holds
@@ -338,3 +340,21 @@ def _needs_approval(
         return holds(contract.approval.when, facts)
     except ExpressionError:
         return True
+
+
+def refused(ask: Ask, met: Met) -> Outcome:
+    """Return what a refused call is told: no operation was created."""
+    refused = met.refusal
+    assert refused is not None  # noqa: S101 - the caller has seen it
+    said = ask.operation_id if ask.said_id else None
+    contract = ask.tool.contract
+    key: Json = None if ask.business_key is None else json.loads(ask.business_key)
+    return refusal(
+        operation_id=said,
+        tool=contract.tool,
+        code=refused.code,
+        by=refused.by,
+        payload_hash=ask.payload_hash,
+        target={"source": contract.source.name, "business_key": key},
+        correlation_id=ask.correlation_id,
+    )

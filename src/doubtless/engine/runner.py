@@ -7,8 +7,8 @@ and is recorded. What comes after that is recorded as late evidence.
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 import anyio.abc
@@ -19,23 +19,19 @@ from doubtless.core.contract import Kind
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import (
     Cause,
-    Evidence,
-    Observation,
     Record,
     Seen,
-    Shows,
-    Source,
     Stage,
-    Strength,
 )
-from doubtless.engine import reading, steps
+from doubtless.engine import acting, reading, steps
+from doubtless.engine.acting import Act, Gate
 from doubtless.engine.book import Begun, Book
 from doubtless.engine.credentials import Credentials
 from doubtless.engine.steps import Ending, Opened
 from doubtless.engine.tools import Call
-from doubtless.errors import DoubtlessError, GateClosed, LedgerError, LedgerUnavailable
+from doubtless.errors import DoubtlessError, LedgerError, LedgerUnavailable
 from doubtless.ledger.store import Ledger, Transaction
-from doubtless.transports.base import HttpSender, Reply, Watch
+from doubtless.transports.base import HttpSender, Reply
 from doubtless.transports.function import Body, FunctionTransport
 
 RECORD_TRIES = 5  # to record an end; between them 50 ms, doubling
@@ -43,54 +39,6 @@ RECORD_PAUSE_S = 0.05
 
 
 _log = logging.getLogger("doubtless.engine")
-
-
-class Gate:
-    """One attempt's gate. It opens once, or is shut for good; whichever comes first.
-
-    Args:
-        ask: Judges, by the ledger, whether the first byte may be written.
-        boot_s: The boot-time clock, in seconds.
-    """
-
-    def __init__(
-        self, ask: Callable[[], Awaitable[Opened | str]], boot_s: Callable[[], float]
-    ) -> None:
-        self._ask, self._boot_s = ask, boot_s
-        self.is_shut = False
-        self.opened_ms: int | None = None  # by the ledger's clock
-
-    async def __call__(self) -> float:
-        """Return until when the first byte may be written, in seconds since boot.
-
-        Raises:
-            GateClosed: It may not be written.
-        """
-        asked_s = self._boot_s()  # before the ledger's clock is read: the error is on our side
-        try:
-            found = "its time is over" if self.is_shut else await self._ask()
-        except LedgerError as error:
-            raise GateClosed(f"the ledger can't be asked: {error}") from error
-        if isinstance(found, str) or self.is_shut:
-            raise GateClosed(found if isinstance(found, str) else "its time is over")
-        self.opened_ms = found.at_ms
-        return asked_s + (found.write_by_ms - found.at_ms) / 1000
-
-
-@dataclass(slots=True, kw_only=True)
-class Act:
-    """One attempt under way: what it may still do, and what it has brought."""
-
-    begun: Begun
-    gate: Gate
-    watch: Watch = field(default_factory=Watch)
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    done: anyio.Event = field(default_factory=anyio.Event)
-    reply: Reply | None = None
-
-    def replied(self) -> bool:
-        """Whether there is a reply by now."""
-        return self.reply is not None
 
 
 class Runner:
@@ -138,7 +86,7 @@ class Runner:
             except anyio.get_cancelled_exc_class():
                 act.gate.is_shut = True
                 with anyio.CancelScope(shield=True):
-                    await self._record(begun, _stopped(act))
+                    await self._record(begun, self._stopped(act))
                 raise
             await self._record(begun, ending)
         finally:
@@ -175,7 +123,7 @@ class Runner:
         if body is not None and body.is_async:
             with anyio.move_on_after(contract.timeout_ms / 1000):
                 await self._perform(act, body)
-            return self._ending(act) if act.replied() else _stopped(act, timed_out=True)
+            return self._ending(act) if act.replied() else self._stopped(act, timed_out=True)
         self._tasks.start_soon(self._in_background, act, body)
         with anyio.move_on_after(contract.timeout_ms / 1000):
             await act.done.wait()
@@ -187,9 +135,13 @@ class Runner:
             act.scope.cancel()  # it must not write any more
             with anyio.CancelScope(shield=True):
                 await act.done.wait()
-            return self._ending(act) if act.replied() else _stopped(act, timed_out=True)
+            return self._ending(act) if act.replied() else self._stopped(act, timed_out=True)
         self._tasks.start_soon(self._late, act)
-        return _stopped(act, timed_out=True, runs_on=in_thread)
+        return self._stopped(act, timed_out=True, runs_on=in_thread)
+
+    def _stopped(self, act: Act, *, timed_out: bool = False, runs_on: bool = False) -> Ending:
+        sent_by_ms = act.sent_by_ms(self._book.surroundings.boot_s)
+        return acting.stopped(act, sent_by_ms, timed_out=timed_out, runs_on=runs_on)
 
     async def _in_background(self, act: Act, body: Body | None) -> None:
         try:
@@ -280,7 +232,7 @@ class Runner:
             headers[place] = operation.key
 
         def applied(provider_operation_id: str | None) -> None:
-            item = _applied(begun, provider_operation_id)
+            item = acting.applied(begun, provider_operation_id)
             self._ledger.write(lambda tx: steps.add(self._book, tx, operation.id, item))
 
         return Call(
@@ -319,7 +271,7 @@ class Runner:
         succeeded = observation.seen is Seen.SUCCEEDED
         return Ending(
             observation=observation,
-            sent_by_ms=act.gate.opened_ms,
+            sent_by_ms=act.sent_by_ms(self._book.surroundings.boot_s),
             reply=body,
             result=result if succeeded else None,
             read=json.dumps(read).encode() if read is not None and succeeded else None,
@@ -345,51 +297,3 @@ class Runner:
             begun.record.operation.id,
             begun.attempt.number,
         )
-
-
-def _applied(begun: Begun, provider_operation_id: str | None) -> Evidence:
-    """Return the tool's own word that the effect exists. Number and time are set when stored."""
-    return Evidence(
-        number=0,
-        source=Source.RESPONSE,
-        shows=Shows.APPLIED,
-        strength=Strength.AUTHORITATIVE,
-        at_ms=0,
-        begun_ms=0,
-        by="call.applied",
-        attempt=begun.attempt.number,
-        provider_operation_id=provider_operation_id,
-        detail="the tool marked the point of no return",
-    )
-
-
-def _stopped(act: Act, *, timed_out: bool = False, runs_on: bool = False) -> Ending:
-    """Say how an attempt ended that was stopped by the clock, or by this process going down."""
-    why = "its time-out" if timed_out else "this process is ending"
-    if act.gate.opened_ms is None and act.watch.sent_bytes == 0:
-        detail = f"stopped before the first byte: {why}"
-        seen = Observation(seen=Seen.NOT_SENT, stage=act.watch.stage, detail=detail)
-        return Ending(observation=seen, sent_by_ms=None)
-    unsent = act.done.is_set() and act.begun.contract.kind is Kind.HTTP
-    if unsent and act.watch.sent_bytes == 0:
-        detail = f"the gate was open, but no byte had been written: {why}"
-        seen = Observation(seen=Seen.NOT_SENT, stage=Stage.GATE, detail=detail)
-        return Ending(observation=seen, sent_by_ms=act.gate.opened_ms)
-    detail = "response deadline exceeded after request write"
-    if act.begun.contract.kind is Kind.FUNCTION:
-        detail = "the function did not return within its time-out"
-    elif not act.watch.written and timed_out:
-        detail = "time ran out while the request was being written"
-    if not timed_out:
-        detail = "this process ended while the answer was awaited"
-    seen = Observation(
-        seen=Seen.UNKNOWN,
-        stage=act.watch.stage,
-        cause=Cause.TIMEOUT if timed_out else Cause.CANCELLED,
-        detail=detail,
-    )
-    return Ending(
-        observation=seen,
-        sent_by_ms=act.gate.opened_ms,
-        closes_in_ms=None if runs_on else 0,
-    )

@@ -50,6 +50,7 @@ class Opened:
 
     at_ms: int  # by the ledger's clock
     write_by_ms: int
+    sent_by_ms: int  # the last instant at which the first byte can leave
 
 
 def open_gate(book: Book, tx: Transaction, begun: Begun, *, mark: bool) -> Opened | str:
@@ -73,11 +74,11 @@ def open_gate(book: Book, tx: Transaction, begun: Begun, *, mark: bool) -> Opene
         operation_id,
         attempt.number,
         fence=attempt.fence,
-        sent_by_ms=now.ms,
+        sent_by_ms=found.sent_by_ms,
         principal=WORKER,
     ):
         return "another worker holds the operation now"
-    return Opened(at_ms=now.ms, write_by_ms=found.write_by_ms)
+    return Opened(at_ms=now.ms, write_by_ms=found.write_by_ms, sent_by_ms=found.sent_by_ms)
 
 
 def finish(book: Book, tx: Transaction, begun: Begun, ending: Ending) -> Record:

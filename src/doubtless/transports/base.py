@@ -27,6 +27,7 @@ class Watch:
 
     stage: Stage = Stage.OPENED
     sent_bytes: int = 0  # of the request itself, counted before each write
+    first_byte_s: float | None = None  # boot-time clock, read after the first write had returned
     written: bool = False  # all of it was handed over: nothing more of it will begin
 
 

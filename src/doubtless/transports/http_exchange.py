@@ -158,6 +158,11 @@ class Exchange:
         self.watch.sent_bytes += len(buffer)
         self.move(Stage.SENT)
 
+    def wrote(self) -> None:
+        """Note when the first byte of the request had surely left, or never will."""
+        if self.watch.first_byte_s is None and self.sent_bytes:
+            self.watch.first_byte_s = self._boot_clock()
+
     def received(self, data: bytes) -> None:
         """Record what a read brought; nothing at all is the end of the stream."""
         if self.sent_bytes:
@@ -266,7 +271,10 @@ class CountedStream(httpcore2.AsyncNetworkStream):
         exchange = current()
         await exchange.before_write()
         exchange.count(buffer)
-        await self._inner.write(buffer, timeout)
+        try:
+            await self._inner.write(buffer, timeout)
+        finally:
+            exchange.wrote()
 
     async def aclose(self) -> None:
         """Close the connection."""
