@@ -7,4 +7,7 @@ and that every id exists.
 
 from typing import Final
 
-REQUIREMENTS: Final[dict[str, str]] = {}
+REQUIREMENTS: Final[dict[str, str]] = {
+    # What can be imported.
+    "API-1": "The public names are these, and each can be imported.",
+}

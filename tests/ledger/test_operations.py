@@ -32,7 +32,6 @@ FULL = samples.operation(
     completes_by_ms=8,
     not_before_ms=9,
     looks=1,
-    retries=2,
     budget_from=3,
     provider_operation_id="pr-ø",
     status_url="https://example.test/1",
@@ -417,34 +416,30 @@ def test_a_session_tells_its_open_operations_and_its_newest(memory):
     assert memory.read(lambda tx: listing.open_counts(tx, "main")) == {State.PREPARED: 3}
 
 
-def test_twins_are_found_by_content_within_a_session(memory):
+def test_a_succeeded_twin_is_found_by_content_within_a_session(memory):
     made = samples.operation("first")
     twin = {
+        "source": made.source,
+        "claim": made.claim,
         "principal": made.principal,
         "session_id": made.session_id,
         "tool": made.tool,
         "payload_hash": made.payload_hash,
     }
 
-    def open_twin(**changes):
-        found = memory.read(lambda tx: listing.open_twin(tx, "main", **{**twin, **changes}))
-        return found and found.id
-
-    def done_twin(since_ms: int):
+    def done_twin(since_ms: int, **changes):
+        same = {**twin, **changes}
         found = memory.read(
-            lambda tx: listing.latest_succeeded_twin(tx, "main", since_ms=since_ms, **twin)
+            lambda tx: listing.latest_succeeded_twin(tx, "main", since_ms=since_ms, **same)
         )
         return found and found.id
 
-    assert open_twin() is None
     memory.write(lambda tx: samples.begin(tx, made))
-    assert open_twin() == "first"
-    assert open_twin(session_id="session-2") is None
-    assert open_twin(tool="another") is None
     assert done_twin(0) is None
     settled = memory.write(lambda tx: samples.end(tx, "first"))
-    assert open_twin() is None
     assert done_twin(settled.updated_ms) == "first"
+    assert done_twin(settled.updated_ms, session_id="session-2") is None
+    assert done_twin(settled.updated_ms, tool="another") is None
     assert done_twin(settled.updated_ms + 1) is None
 
 

@@ -314,7 +314,6 @@ class Operation:
     completes_by_ms: int | None = None
     not_before_ms: int | None = None  # earliest next send
     looks: int = 0  # look-ups since the deadline was last set
-    retries: int = 0  # sends after which every attempt was proven not done
     budget_from: int = 0  # attempts up to this number don't count against retry budgets
     business_key: str | None = None  # canonical JSON of the object acted on
     claim: str | None = None  # what is claimed while it is open

@@ -75,7 +75,7 @@ def prepare(book: Book, tx: Transaction, ask: Ask) -> Met:
         asked,
         same_id=_known(same_id),
         holder=_known(holder),
-        twin=_known(_twin(book, tx, ask, now)),
+        twin=_known(_twin(book, tx, ask, claim, now)),
     )
     match meeting:
         case Refuse():
@@ -110,13 +110,15 @@ def _holder(
     return operations.get(tx, book.tenant, held) if held else None
 
 
-def _twin(book: Book, tx: Transaction, ask: Ask, now: Now) -> Operation | None:
+def _twin(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) -> Operation | None:
     window_ms = ask.tool.contract.dedupe_window_ms
-    if window_ms == 0 or ask.said_id:
+    if window_ms == 0 or ask.said_id or claim is None:
         return None
     return listing.latest_succeeded_twin(
         tx,
         book.tenant,
+        source=ask.tool.contract.source.name,
+        claim=claim,
         principal=ask.principal.name,
         session_id=ask.session_id,
         tool=ask.tool.contract.tool,

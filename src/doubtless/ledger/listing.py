@@ -145,13 +145,14 @@ def session(
     return _operations([by_position[position] for position in sorted(by_position, reverse=True)])
 
 
-OPEN_TWIN: Final = statement(
+SUCCEEDED_TWIN: Final = statement(
     """
     select {columns}
       from operation
-     where tenant = :tenant and principal = :principal and session_id = :session_id
+     where tenant = :tenant and source = :source and claim = :claim
+       and principal = :principal and session_id = :session_id
        and payload_hash = :payload_hash and tool = :tool
-       and open = 1
+       and state = 'succeeded' and updated_ms >= :since_ms
   order by position desc
      limit 1
     """,
@@ -159,49 +160,27 @@ OPEN_TWIN: Final = statement(
 )
 
 
-def open_twin(
-    tx: Transaction, tenant: str, *, principal: str, session_id: str, tool: str, payload_hash: str
-) -> Operation | None:
-    """Return the newest open operation of equal content in a session, for a call to join."""
-    rows = tx.tuples(
-        OPEN_TWIN,
-        tenant=tenant,
-        principal=principal,
-        session_id=session_id,
-        tool=tool,
-        payload_hash=payload_hash,
-    )
-    return OPERATION.from_row(rows[0]) if rows else None
-
-
-SUCCEEDED_TWIN: Final = statement(
-    """
-    select {columns}
-      from operation
-     where tenant = :tenant and principal = :principal and session_id = :session_id
-       and payload_hash = :payload_hash and tool = :tool
-       and state = 'succeeded' and updated_ms >= :since_ms
-  order by updated_ms desc
-     limit 1
-    """,
-    OPERATION,
-)
-
-
-def latest_succeeded_twin(
+def latest_succeeded_twin(  # noqa: PLR0913 - what makes two calls the same, each by its name
     tx: Transaction,
     tenant: str,
     *,
+    source: str,
+    claim: str,
     principal: str,
     session_id: str,
     tool: str,
     payload_hash: str,
     since_ms: int,
 ) -> Operation | None:
-    """Return the last operation of equal content that was settled as succeeded since `since_ms`."""
+    """Return the last operation of equal content that was settled as succeeded since `since_ms`.
+
+    Equal content has an equal `claim`, by which it is found.
+    """
     rows = tx.tuples(
         SUCCEEDED_TWIN,
         tenant=tenant,
+        source=source,
+        claim=claim,
         principal=principal,
         session_id=session_id,
         tool=tool,

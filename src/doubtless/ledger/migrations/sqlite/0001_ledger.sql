@@ -54,7 +54,6 @@ create table operation (
     completes_by_ms integer,
     not_before_ms integer,
     looks integer not null,
-    retries integer not null,
     budget_from integer not null,
     business_key text,
     claim text,
@@ -75,14 +74,9 @@ create table operation (
     check (due_ms is not null or open = 0)
 ) strict;
 
--- Over open operations alone, so that any number of settled ones slows no claim and no call. They
--- ask for `open` and not for the state, so that most changes of state leave the second one alone.
+-- Over open operations alone, so that any number of settled ones slows no claim.
 create index operation_due on operation (tenant, due_ms) where open = 1;
-create index operation_twin on operation (tenant, principal, session_id, payload_hash)
- where open = 1;
 
-create index operation_done on operation (tenant, principal, session_id, payload_hash, updated_ms)
- where state = 'succeeded';
 create index operation_session on operation (tenant, session_id, principal);
 create index operation_object on operation (tenant, source, claim) where claim is not null;
 create index operation_key on operation (tenant, key);
