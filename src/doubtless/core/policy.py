@@ -24,7 +24,6 @@ from doubtless.core.permission import (
     may_resend,
     tries_left,
 )
-from doubtless.core.reasons import explain
 from doubtless.core.schedule import next_look_ms, next_review_look_ms, next_send_ms
 from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Step, Wait
 
@@ -45,8 +44,7 @@ def decide(
     """
     if finding is None:
         finding = weigh(record, contract, now)
-    step = _step(record, contract, now, finding)
-    return Decision(step=step, finding=finding, inputs=explain(record, contract, now, finding))
+    return Decision(step=_step(record, contract, now, finding), finding=finding)
 
 
 def _step(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:

@@ -33,6 +33,9 @@ from doubtless.core.model import (
 from doubtless.core.permission import arrives_unless_absent_ms
 from doubtless.core.settling import enter
 
+UNSETTLED = frozenset({Seen.UNKNOWN, Seen.REJECTED})
+"""Ends after which the last thing that is proven may be that it was being carried out."""
+
 
 class Liveness(StrEnum):
     """What is known of the process that opened an attempt."""
@@ -131,9 +134,7 @@ def end(
     )
     item = witnessed(record, contract, now, observation, attempt=attempt.number, digest=digest)
     operation = absorb(record.operation, item, observation)
-    if observation.seen in (Seen.NOT_SENT, Seen.NOT_PROCESSED):
-        pass
-    elif operation.confirmed_state is None:
+    if observation.seen in UNSETTLED and operation.confirmed_state is None:
         operation = replace(
             operation,
             confirmed_state=State.EXECUTING.value,

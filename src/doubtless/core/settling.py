@@ -8,6 +8,7 @@ from doubtless.core.evidence import proof_of, unproven
 from doubtless.core.lifecycle import Need, advance
 from doubtless.core.model import Cause, Json, Now, Operation, Record, Source, State, Verdict
 from doubtless.core.policy import decide
+from doubtless.core.reasons import explain
 from doubtless.core.schedule import next_send_ms
 from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Wait
 
@@ -83,7 +84,7 @@ def settle(record: Record, contract: Contract, now: Now) -> tuple[Change, ...]:
         after = _applied(record, contract, now, decision)
         if after is None:
             break
-        changes.append(_change(record.operation, after, decision))
+        changes.append(_change(record, contract, now, after, decision))
         record = replace(record, operation=after)
         # Steps add no evidence: what was found stands.
         decision = decide(record, contract, now, finding=decision.finding)
@@ -93,14 +94,18 @@ def settle(record: Record, contract: Contract, now: Now) -> tuple[Change, ...]:
         if changes:
             changes[-1] = replace(changes[-1], after=timed)
         else:
-            changes.append(_change(record.operation, timed, decision))
+            changes.append(_change(record, contract, now, timed, decision))
     return tuple(changes)
 
 
-def _change(before: Operation, after: Operation, decision: Decision) -> Change:
+def _change(
+    record: Record, contract: Contract, now: Now, after: Operation, decision: Decision
+) -> Change:
+    before = record.operation
     step = type(decision.step).__name__.lower()
     cause = f": {after.cause}" if after.cause and after.state is not before.state else ""
-    return Change(before=before, after=after, reason=f"{step}{cause}", inputs=decision.inputs)
+    inputs = explain(record, contract, now, decision.finding)
+    return Change(before=before, after=after, reason=f"{step}{cause}", inputs=inputs)
 
 
 def due_of(decision: Decision, operation: Operation, now: Now) -> int | None:

@@ -1,11 +1,10 @@
 """The steps that policy can choose. What each one does to an operation stands in `progress`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from doubtless.core.evidence import Finding
-from doubtless.core.model import Cause, Json, State
+from doubtless.core.model import Cause, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +57,7 @@ Step: TypeAlias = Send | LookUp | Wait | Move | Settle | Escalate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A step, and everything that it was decided from: journalled as it is."""
+    """A step, and what the evidence was found to say."""
 
     step: Step
     finding: Finding
-    inputs: Mapping[str, Json] = field(default_factory=dict)

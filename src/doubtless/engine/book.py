@@ -5,11 +5,12 @@ What is done here happens within one transaction and touches nothing outside.
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from doubtless.core import policy, progress
+from doubtless.core import progress
 from doubtless.core.contract import Contract
+from doubtless.core.evidence import weigh
 from doubtless.core.lifecycle import Need
 from doubtless.core.model import (
     Attempt,
@@ -21,6 +22,7 @@ from doubtless.core.model import (
     Role,
     State,
 )
+from doubtless.core.reasons import explain
 from doubtless.core.settling import Change
 from doubtless.engine.registry import Registry
 from doubtless.engine.surroundings import Surroundings
@@ -149,7 +151,9 @@ class Book:
             resend=resend,
             by=by,
         )
-        inputs = policy.decide(record, contract, now).inputs if record.attempts else {}
+        inputs: Mapping[str, Json] = {}
+        if record.attempts:
+            inputs = explain(record, contract, now, weigh(record, contract, now))
         saved = operations.save(
             tx, stored, after, reason=f"send: {by}", principal=principal, inputs=inputs
         )

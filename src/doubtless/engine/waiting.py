@@ -71,12 +71,12 @@ class Waiting:
         with self._listening(operation_id) as waiter:
             current = Known(self._load(operation_id) if record is None else record)
             pause_s = POLL_MIN_S if record is None else POLL_MAX_S
-            with anyio.move_on_after(timeout_s):
-                while not ready(current.record):
-                    with anyio.move_on_after(pause_s):
-                        await waiter.event.wait()
-                    pause_s = min(pause_s * 2, POLL_MAX_S)
-                    waiter.event = anyio.Event()
-                    told, waiter.told = waiter.told, None
-                    current = Known(self._load(operation_id)) if told is None else told
+            end_s = anyio.current_time() + timeout_s
+            while not ready(current.record) and (left_s := end_s - anyio.current_time()) > 0:
+                with anyio.move_on_after(min(pause_s, left_s)):
+                    await waiter.event.wait()
+                pause_s = min(pause_s * 2, POLL_MAX_S)
+                waiter.event = anyio.Event()
+                told, waiter.told = waiter.told, None
+                current = Known(self._load(operation_id)) if told is None else told
         return current
