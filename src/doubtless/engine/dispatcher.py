@@ -164,7 +164,8 @@ class Worker:
         except LedgerError as error:
             _log.warning("operation %s: the ledger failed: %s", operation_id, error)
             self._elsewhere[operation_id] = self._book.surroundings.boot_s() + POLL_S
-        except DoubtlessError:
+        except Exception:  # noqa: BLE001 - see below
+            # One operation that can't be moved on must not stop the others.
             _log.exception("operation %s could not be moved on", operation_id)
             self._elsewhere[operation_id] = self._book.surroundings.boot_s() + SOMEWHERE_ELSE_S
         finally:

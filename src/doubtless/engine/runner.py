@@ -171,12 +171,11 @@ class Runner:
             else:
                 act.reply = await self._call(act, body)
         except DoubtlessError as error:
-            unsent = act.gate.opened_ms is None
-            act.gate.is_shut = True
-            proof = Seen.NOT_SENT if unsent else None
-            act.reply = Reply(
-                stage=act.watch.stage, proof=proof, cause=Cause.TOOL_ERROR, detail=str(error)
-            )
+            act.reply = _failed_here(act, str(error))
+        except Exception as error:  # noqa: BLE001 - see below
+            # A fault of ours. It must neither end the application nor pass for a refusal.
+            _log.exception("operation %s: the attempt failed", act.begun.record.operation.id)
+            act.reply = _failed_here(act, f"{type(error).__name__} on our side")
 
     async def _send(self, act: Act) -> Reply:
         begun, contract = act.begun, act.begun.contract
@@ -253,7 +252,22 @@ class Runner:
     # --- witnessing ------------------------------------------------------------------------------
 
     def _ending(self, act: Act) -> Ending:
-        """Read the reply with the contract's expressions, and classify it."""
+        """Read the reply, and classify it; one that can't be read is unknown, with its status."""
+        try:
+            return self._read(act)
+        except Exception as error:  # noqa: BLE001 - whatever it is, what was seen is recorded
+            _log.exception("operation %s: unreadable answer", act.begun.record.operation.id)
+            seen = Observation(
+                seen=Seen.UNKNOWN,
+                stage=act.watch.stage,
+                cause=Cause.UNREADABLE,
+                detail=f"the answer could not be read: {type(error).__name__} on our side",
+                status=act.reply.status if act.reply is not None else None,
+            )
+            sent_by_ms = act.sent_by_ms(self._book.surroundings.boot_s)
+            return Ending(observation=seen, sent_by_ms=sent_by_ms)
+
+    def _read(self, act: Act) -> Ending:
         reply, contract = act.reply, act.begun.contract
         assert reply is not None  # noqa: S101 - callers have seen it
         now_ms = self._book.surroundings.wall_ms()
@@ -286,7 +300,7 @@ class Runner:
                 )
             except LedgerUnavailable:
                 await anyio.sleep(RECORD_PAUSE_S * 2**trial)
-            except DoubtlessError:
+            except Exception:  # noqa: BLE001 - one end that can't be stored must not stop others
                 _log.exception("operation %s: its end was not stored", begun.record.operation.id)
                 return
             else:
@@ -297,3 +311,11 @@ class Runner:
             begun.record.operation.id,
             begun.attempt.number,
         )
+
+
+def _failed_here(act: Act, detail: str) -> Reply:
+    """Report a failure of this process: proof of nothing, unless the gate never opened."""
+    unsent = act.gate.opened_ms is None
+    act.gate.is_shut = True
+    proof = Seen.NOT_SENT if unsent else None
+    return Reply(stage=act.watch.stage, proof=proof, cause=Cause.TOOL_ERROR, detail=detail)
