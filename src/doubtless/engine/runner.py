@@ -19,6 +19,7 @@ from doubtless.core.contract import Kind
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import (
     Cause,
+    Observation,
     Record,
     Seen,
     Stage,
