@@ -82,7 +82,16 @@ def resolve(book: Book, tx: Transaction, decision: Decision, again: Ask | None) 
         if not book.registry.can_act(contract):
             why = f"{contract.tool} is not registered in this process: decide where it is"
             raise DecisionRefused(stored.id, why)
-        begun = book.begin(tx, record, contract, resend=True, principal=principal, by=Need.OPERATOR)
+        in_review = stored.state is State.MANUAL_REVIEW
+        begun = book.begin(
+            tx,
+            record,
+            contract,
+            # What ended as provably not done is tried again; it is no resend after an unknown.
+            resend=in_review or stored.cause is Cause.CONFIRMED_ABSENT,
+            principal=principal,
+            by=Need.OPERATOR if in_review else Need.PERMITTED,
+        )
         return Decided(operation_id=stored.id, begun=begun)
     if ruling.prepares and again is not None:
         return _prepare_again(book, tx, decision, again)

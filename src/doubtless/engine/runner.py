@@ -65,7 +65,8 @@ class Runner:
         changed: Callable[[Record, bytes | None], None],
     ) -> None:
         self._ledger, self._book, self._credentials = ledger, book, credentials
-        self._http, self._functions = http, FunctionTransport()
+        self._http = http
+        self._functions = FunctionTransport(book.surroundings.boot_s)
         self._tasks, self._changed = tasks, changed
         self._open_attempts = 0  # those that only wait for a late answer left out
         self._idle = anyio.Event()

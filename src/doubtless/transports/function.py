@@ -34,8 +34,19 @@ class Body:
         return iscoroutinefunction(self.function)
 
 
+class _TooLate(Exception):
+    """The time in which the function might be started had passed before it was."""
+
+
 class FunctionTransport:
-    """Calls functions. One instance serves any number of concurrent calls."""
+    """Calls functions. One instance serves any number of concurrent calls.
+
+    Args:
+        boot_clock: Seconds; the clock of what the gate returns.
+    """
+
+    def __init__(self, boot_clock: Callable[[], float]) -> None:
+        self._boot_clock = boot_clock
 
     async def perform(
         self,
@@ -63,23 +74,37 @@ class FunctionTransport:
         """
         watch.stage = Stage.GATE
         try:
-            await gate()
+            write_by_s = await gate()
         except GateClosed as error:
             return Reply(stage=Stage.GATE, proof=Seen.NOT_SENT, detail=str(error))
-        watch.stage = Stage.SENT
+
+        def start() -> None:
+            # Compared in the very call that starts it: a thread, too, may begin late.
+            # Written so that a `write_by_s` that is no number permits nothing.
+            if not self._boot_clock() <= write_by_s:
+                raise _TooLate
+            watch.stage = Stage.SENT
+
         try:
-            value = await _run(body, call, arguments)
+            value = await _run(body, start, call, arguments)
+        except _TooLate:
+            told = "the time for its start had passed before it was started"
+            return Reply(stage=Stage.GATE, proof=Seen.NOT_SENT, detail=told)
         except Exception as error:  # noqa: BLE001 - any exception is an unknown outcome
             return _escaped(error, body, nothing_left)
         watch.stage = Stage.READ
         return _returned(value)
 
 
-async def _run(body: Body, call: object, arguments: dict[str, Json]) -> object:
+async def _run(
+    body: Body, start: Callable[[], None], call: object, arguments: dict[str, Json]
+) -> object:
     if body.is_async:
+        start()
         return await body.function(call, **arguments)  # type: ignore[misc]
 
     def work() -> object:
+        start()
         return body.function(call, **arguments)
 
     found = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
@@ -90,11 +115,11 @@ async def _run(body: Body, call: object, arguments: dict[str, Json]) -> object:
 
 def _escaped(error: Exception, body: Body, nothing_left: Callable[[], bool]) -> Reply:
     told = f"{type(error).__name__} escaped from the function"
-    if isinstance(error, NotSent | body.not_sent):
+    if isinstance(error, (NotSent, *body.not_sent)):
         if nothing_left():
             return Reply(stage=Stage.OPENED, proof=Seen.NOT_SENT, detail=_words(error))
         told = f"{type(error).__name__}, but call.http had sent something"
-    elif isinstance(error, Rejected | body.rejected):
+    elif isinstance(error, (Rejected, *body.rejected)):
         return Reply(stage=Stage.READ, proof=Seen.REJECTED, detail=_words(error))
     cause = Cause.TIMEOUT if isinstance(error, TimeoutError) else Cause.TOOL_ERROR
     return Reply(stage=Stage.SENT, cause=cause, detail=told)
