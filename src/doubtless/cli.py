@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return 2
     except (click.Abort, KeyboardInterrupt):
-        click.echo("doubtless: interrupted; what was sent goes on, and is in the ledger", err=True)
+        click.echo("doubtless: interrupted", err=True)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read it is gone
@@ -62,7 +62,7 @@ def _told(error: Exception, *, debug: bool) -> int:
         error = error.exceptions[0]
     if debug:
         traceback.print_exception(error)
-    if not isinstance(error, DoubtlessError):
+    if not isinstance(error, DoubtlessError | OSError):
         click.echo(
             f"doubtless: a fault of ours: {type(error).__name__}: {_line(error)}\n"
             "Run it again as `doubtless --debug …` and report what it prints.",

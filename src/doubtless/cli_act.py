@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import click
 
 from doubtless import Doubtless, Outcome
 from doubtless.cli_read import be_there
@@ -104,7 +105,11 @@ def _within(application: Doubtless, act: Callable[[Doubtless], Awaitable[T]]) ->
             except Exception as error:  # noqa: BLE001 - raised again below
                 raised.append(error)
 
-    anyio.run(run)
+    try:
+        anyio.run(run)
+    except KeyboardInterrupt:
+        click.echo("\ndoubtless: what was sent can't be called back; the ledger has it", err=True)
+        raise
     if raised:
         raise raised[0]
     return done[0]
