@@ -1,0 +1,166 @@
+"""An application in a process of its own, forked for each line of `[port, role, options, …]`.
+
+It connects to that port of loopback, reads its orders there and says what happens in lines of JSON.
+It is killed when whoever forked it ends, and at the latest after a minute.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+import pytest
+from tests.scenarios.stories import REFUND
+
+from doubtless import Doubtless, DoubtlessError, Outcome
+from doubtless.core.model import Record
+from doubtless.engine import acting, steps
+
+LIFE_S = 60
+
+
+PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
+
+
+class Line:
+    """The connection to the test."""
+
+    def __init__(self, port: int) -> None:
+        self._file = socket.create_connection(("127.0.0.1", port)).makefile("rw", encoding="utf-8")
+
+    def say(self, event: str, **parts: object) -> None:
+        self._file.write(f"{json.dumps({'event': event, **parts})}\n")
+        self._file.flush()
+
+    def say_outcome(self, outcome: Outcome) -> None:
+        self.say("outcome", outcome=outcome.to_json())
+
+    async def order(self) -> None:
+        """Wait for a line."""
+        if not await asyncio.to_thread(self._file.readline):
+            os._exit(1)
+
+
+# --- bending this process, never the one that is judged ------------------------------------------
+
+
+BENT = pytest.MonkeyPatch()  # it complains of what is no longer there to be bent
+
+
+def shorten_leases() -> None:
+    """Let leases end soon after the time-out. Real ones outlast a test.
+
+    `permission` has the stall margin by its own name, and it must stay within the lease.
+    """
+    BENT.setattr("doubtless.core.contract.LEASE_EXTRA_MS", 600)
+    BENT.setattr("doubtless.core.permission.STALL_MARGIN_MS", 200)
+
+
+def look_at_reviews_often() -> None:
+    """Look at what waits for a person several times a second. In earnest it takes minutes."""
+    BENT.setattr("doubtless.core.schedule.REVIEW_PACE_MS", 200)
+
+
+def stop_at(place: str) -> None:
+    """Let this process stop itself once, as a debugger or a hypervisor would.
+
+    Args:
+        place: "before the gate"; "behind the gate": open, and no byte written yet; or "before the
+            record": the answer is here, and nothing is stored of it.
+    """
+    passes, finish, stops = acting.Gate.__call__, steps.finish, iter([place])
+
+    def here(reached: str) -> None:
+        if reached == place and next(stops, None):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    async def passing(gate: acting.Gate) -> float:
+        here("before the gate")
+        write_by_s = await passes(gate)
+        here("behind the gate")
+        return write_by_s
+
+    def finishing(*arguments: Any) -> Record:
+        here("before the record")
+        return finish(*arguments)
+
+    BENT.setattr(acting.Gate, "__call__", passing)
+    BENT.setattr(steps, "finish", finishing)
+
+
+# --- roles ---------------------------------------------------------------------------------------
+
+
+def application(options: dict[str, Any]) -> Doubtless:
+    return Doubtless(
+        options["ledger"], contracts=options["contracts"], worker=options.get("worker", True)
+    )
+
+
+async def callers(line: Line, options: dict[str, Any], count: str) -> None:
+    """Call the same operation so many times at once, on a word from outside."""
+    operation_id = options.get("operation_id", "r1")
+    async with application(options) as app:
+        line.say("ready")
+        await line.order()
+
+        async def call() -> None:
+            wait_s = 20.0
+            told = await app.call("refund", REFUND, operation_id=operation_id, wait_s=wait_s)
+            line.say_outcome(told)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(int(count)):
+                tasks.create_task(call())
+        await asyncio.Event().wait()  # its worker goes on until somebody kills it
+
+
+async def full_disk(line: Line, options: dict[str, Any]) -> None:
+    """Call with a ledger that can't grow, and once more when it can."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too long is an error instead
+    async with application(options) as app:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            line.say_outcome(await app.call("refund", REFUND, operation_id="r1"))
+        except DoubtlessError as error:
+            line.say("error", name=type(error).__name__, text=str(error))
+        await line.order()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        line.say_outcome(await app.call("refund", REFUND, operation_id="r1"))
+
+
+def act(port: int, role: str, options: dict[str, Any], *arguments: str) -> None:
+    """Be that child."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even while it is stopped
+    signal.alarm(LIFE_S)
+    line = Line(port)
+    line.say("born", pid=os.getpid())
+    if options.get("short_leases"):
+        shorten_leases()
+    if options.get("quick_reviews"):
+        look_at_reviews_often()
+    if "stops" in options:
+        stop_at(options["stops"])
+    if role == "full_disk":
+        asyncio.run(full_disk(line, options))
+    else:
+        asyncio.run(callers(line, options, *arguments))
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that end are gone at once
+    for told in sys.stdin:
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            act(*json.loads(told))
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
