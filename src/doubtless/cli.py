@@ -114,7 +114,11 @@ def cli(context: click.Context, debug: bool) -> None:
 @cli.command(short_help="Carry out one operation, at most once.")
 @click.argument("tool")
 @click.option(
-    "--json", "arguments", type=ARGUMENTS, required=True, help="Its arguments; - reads them."
+    "--json",
+    "arguments",
+    type=ARGUMENTS,
+    required=True,
+    help="Its arguments; - reads standard input.",
 )
 @click.option("--operation-id", metavar="ID", help="Your own identity of the intent.")
 @click.option("--session", "session_id", metavar="ID", help="The session it belongs to.")

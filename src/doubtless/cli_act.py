@@ -94,25 +94,16 @@ def _user() -> str:
 
 def _within(application: Doubtless, act: Callable[[Doubtless], Awaitable[T]]) -> T:
     """Open the application, do `act` in it, and close it."""
-    # The task group inside the application would wrap what `act` raises.
-    done: list[T] = []
-    raised: list[Exception] = []
 
-    async def run() -> None:
+    async def run() -> T:
         async with application as app:
-            try:
-                done.append(await act(app))
-            except Exception as error:  # noqa: BLE001 - raised again below
-                raised.append(error)
+            return await act(app)
 
     try:
-        anyio.run(run)
+        return anyio.run(run)
     except KeyboardInterrupt:
         click.echo("\ndoubtless: what was sent can't be called back; the ledger has it", err=True)
         raise
-    if raised:
-        raise raised[0]
-    return done[0]
 
 
 def _opened(settings: Settings, *, worker: bool, tools: bool) -> Doubtless:
