@@ -1,15 +1,19 @@
 """A scripted server on loopback, and what it can swear to: the heads and commits that it saw."""
 
 import asyncio
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 BIG = b"x" * 8_388_608
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -292,21 +296,33 @@ def proxy_to(port: int) -> Behaviour:
 
 def certificate(folder: Path, name: str) -> tuple[Path, ssl.SSLContext]:
     """Make a certificate that vouches for itself; return its file and a server's context."""
-    openssl = shutil.which("openssl")
-    assert openssl, "these tests make their certificates with the openssl program: install it"
-    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    subprocess.run(
-        [
-            *(openssl, "req", "-x509", "-nodes", "-newkey", "ec", "-days", "2"),
-            *("-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}"),
-            *("-addext", f"subjectAltName=DNS:{name}", "-keyout", key, "-out", cert),
-        ],
-        check=True,
-        capture_output=True,
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(tz=UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
+    cert_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    return cert, context
+    context.load_cert_chain(cert_file, key_file)
+    return cert_file, context
 
 
 @asynccontextmanager
