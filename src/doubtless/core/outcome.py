@@ -194,10 +194,8 @@ def _error(record: Record, status: Status) -> Mapping[str, Json] | None:
 
 
 def _recovery(record: Record, status: Status, *, done: bool) -> str | None:
-    if done:
-        return "already_done"
-    if status is Status.FAILED_SAFE_TO_RETRY:
-        return "safe_retry"
+    if done or status is Status.FAILED_SAFE_TO_RETRY:
+        return "already_done" if done else "safe_retry"
     return "needs_operator" if record.operation.state is State.MANUAL_REVIEW else None
 
 
@@ -214,8 +212,11 @@ def _last_confirmed(record: Record) -> Mapping[str, Json]:
 
 def _acts(record: Record, contract: Contract, now: Now, status: Status) -> Mapping[str, Json]:
     operation = record.operation
-    if operation.state is State.MANUAL_REVIEW or operation.state is State.AWAITING_APPROVAL:
-        return {"who": "operator", "by": instant(operation.valid_until_ms)}
+    if operation.state is State.MANUAL_REVIEW:
+        return {"who": "operator", "by": None}  # it waits as long as it takes
+    if operation.state is State.AWAITING_APPROVAL:
+        expires_ms = operation.not_before_ms or operation.valid_until_ms
+        return {"who": "operator", "by": instant(min(expires_ms, operation.valid_until_ms))}
     if status in (Status.UNKNOWN, Status.PENDING):
         accepted = status is Status.PENDING and operation.accepted_ms is not None
         by_ms = operation.completes_by_ms if accepted else operation.deadline_ms

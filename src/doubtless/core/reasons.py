@@ -27,7 +27,11 @@ def explain(record: Record, contract: Contract, now: Now, finding: Finding) -> M
         "resends_left": resends_left(record, contract),
         "absences": finding.absence.seen,
         "absence_provable": finding.absence.provable,
-        "absence_from_ms": _known(finding.absence.settled_from_ms + contract.lag_ms),
+        "absence_from_ms": (
+            _known(finding.absence.settled_from_ms + contract.lag_ms)
+            if finding.absence.provable
+            else None
+        ),
         "time_left_ms": None if deadline_ms is None else deadline_ms - now.ms,
         "review_allowed": contract.review,
     }

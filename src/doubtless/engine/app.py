@@ -242,7 +242,7 @@ class Doubtless:
         """
         opened = self._opened
         found = await opened.waiting.until(operation_id, _has_ended, timeout_s=timeout_s)
-        return opened.outcome(found, already_done=True)
+        return opened.outcome(found)
 
     async def outcome(self, operation_id: str) -> Outcome:
         """Return the outcome as it is. Asks nobody and changes nothing.

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 
 from doubtless.core import decisions, settling
+from doubtless.core.contract import Contract
 from doubtless.core.decisions import Word
 from doubtless.core.lifecycle import Need
-from doubtless.core.model import Cause, Json, Principal, Role, Seen, State
+from doubtless.core.model import Cause, Json, Principal, Record, Role, Seen, State
 from doubtless.core.settling import Change
 from doubtless.engine import intake, steps
 from doubtless.engine.book import Begun, Book
@@ -82,20 +83,27 @@ def resolve(book: Book, tx: Transaction, decision: Decision, again: Ask | None) 
         if not book.registry.can_act(contract):
             why = f"{contract.tool} is not registered in this process: decide where it is"
             raise DecisionRefused(stored.id, why)
-        in_review = stored.state is State.MANUAL_REVIEW
-        begun = book.begin(
-            tx,
-            record,
-            contract,
-            # What ended as provably not done is tried again; it is no resend after an unknown.
-            resend=in_review or stored.cause is Cause.CONFIRMED_ABSENT,
-            principal=principal,
-            by=Need.OPERATOR if in_review else Need.PERMITTED,
-        )
+        begun = _send_again(book, tx, record, contract, principal)
         return Decided(operation_id=stored.id, begun=begun)
     if ruling.prepares and again is not None:
         return _prepare_again(book, tx, decision, again)
     return Decided(operation_id=stored.id)
+
+
+def _send_again(
+    book: Book, tx: Transaction, record: Record, contract: Contract, principal: Principal
+) -> Begun:
+    operation = record.operation
+    in_review = operation.state is State.MANUAL_REVIEW
+    return book.begin(
+        tx,
+        record,
+        contract,
+        # What ended as provably not done is tried again; it is no resend after an unknown.
+        resend=in_review or operation.cause is Cause.CONFIRMED_ABSENT,
+        principal=principal,
+        by=Need.OPERATOR if in_review else Need.PERMITTED,
+    )
 
 
 def _prepare_again(book: Book, tx: Transaction, decision: Decision, again: Ask) -> Decided:

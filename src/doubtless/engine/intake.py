@@ -272,11 +272,7 @@ def draft(  # noqa: PLR0913 - what a caller may say, each by its name
     contract = tool.contract
     if operation_id is not None and not identity.is_operation_id(operation_id):
         raise BadOperationId(operation_id)
-    try:
-        payload = identity.canonical(arguments)
-    except identity.NotCanonical as error:
-        raise BadArguments(contract.tool, "", str(error)) from error
-    tool.check(arguments)
+    payload = _canonical(tool, arguments)
     chosen = operation_id or book.surroundings.new_id()
     bits = identity.derive(book.ledger_id, chosen)
     form = contract.key.format if contract.key is not None else KeyFormat.UUID
@@ -289,10 +285,7 @@ def draft(  # noqa: PLR0913 - what a caller may say, each by its name
         session_id=session_id or "",
         duplicate_of=duplicate_of,
     )
-    if contract.volatile:
-        payload_hash = identity.payload_hash(contract.tool, arguments, contract.volatile)
-    else:
-        payload_hash = identity.hash_of(contract.tool, payload)
+    payload_hash = _hashed(contract, arguments, payload)
     request = _rendered(contract, values)
     return Ask(
         tool=tool,
@@ -312,6 +305,22 @@ def draft(  # noqa: PLR0913 - what a caller may say, each by its name
         supersedes=supersedes,
         duplicate_of=duplicate_of,
     )
+
+
+def _canonical(tool: Tool, arguments: Mapping[str, Json]) -> bytes:
+    """Return arguments as canonical JSON, once they are known to fit the tool."""
+    try:
+        payload = identity.canonical(arguments)
+    except identity.NotCanonical as error:
+        raise BadArguments(tool.contract.tool, "", str(error)) from error
+    tool.check(arguments)
+    return payload
+
+
+def _hashed(contract: Contract, arguments: Mapping[str, Json], payload: bytes) -> str:
+    if contract.volatile:
+        return identity.payload_hash(contract.tool, arguments, contract.volatile)
+    return identity.hash_of(contract.tool, payload)
 
 
 def _rendered(contract: Contract, values: TemplateValues) -> HttpRequest | None:

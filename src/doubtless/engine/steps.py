@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from doubtless.core import permission, policy, progress, settling
 from doubtless.core.contract import Contract
 from doubtless.core.model import (
+    Attempt,
     Evidence,
     Now,
     Observation,
@@ -113,20 +114,29 @@ def finish(book: Book, tx: Transaction, begun: Begun, ending: Ending) -> Record:
         closed_ms=closed_ms,
         digest=digest,
     )
+    _write_end(book, tx, operation_id, attempt, item)
+    changes = settling.settle(record, contract, now)
+    return book.store(tx, record, contract, changes, now, stored=stored)
+
+
+def _write_end(
+    book: Book, tx: Transaction, operation_id: str, attempt: Attempt, item: Evidence
+) -> None:
+    """Store the end of an attempt, and what it shows."""
+    if attempt.observation is None or attempt.ended_ms is None:
+        raise ValueError("an attempt without an end has nothing to be stored")
     attempts.end_attempt(
         tx,
         book.tenant,
         operation_id,
-        number,
-        observation=ending.observation,
-        sent_by_ms=ending.sent_by_ms,
-        ended_ms=now.ms,
-        closed_ms=closed_ms,
+        attempt.number,
+        observation=attempt.observation,
+        sent_by_ms=attempt.sent_by_ms,
+        ended_ms=attempt.ended_ms,
+        closed_ms=attempt.closed_ms,
         principal=WORKER,
     )
     attempts.add_evidence(tx, book.tenant, operation_id, item, principal=WORKER)
-    changes = settling.settle(record, contract, now)
-    return book.store(tx, record, contract, changes, now, stored=stored)
 
 
 def _keep(
@@ -227,19 +237,7 @@ def recover(book: Book, tx: Transaction, operation_id: str) -> Record | None:
     if record.open_attempt is None:
         return None
     record, attempt, item = progress.recover(record, contract, now, liveness)
-    assert attempt.observation is not None  # noqa: S101 - `recover` has just set it
-    attempts.end_attempt(
-        tx,
-        book.tenant,
-        operation.id,
-        attempt.number,
-        observation=attempt.observation,
-        sent_by_ms=None,
-        ended_ms=now.ms,
-        closed_ms=attempt.closed_ms,
-        principal=WORKER,
-    )
-    attempts.add_evidence(tx, book.tenant, operation.id, item, principal=WORKER)
+    _write_end(book, tx, operation.id, attempt, item)
     changes = settling.settle(record, contract, now)
     return book.store(tx, record, contract, changes, now, stored=operation)
 
