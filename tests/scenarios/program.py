@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -77,7 +78,8 @@ def stop_at(place: str) -> None:
 
     def here(reached: str) -> None:
         if reached == place and next(stops, None):
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # Sent to this very thread: it must not run on while another one takes the signal.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     async def passing(gate: acting.Gate) -> float:
         here("before the gate")
