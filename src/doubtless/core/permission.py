@@ -88,13 +88,35 @@ def may_resend(record: Record, contract: Contract, now: Now, *, absent: bool) ->
                 Stores.ALL,
                 Stores.CURRENT_STATE,
             )
-            return replays or (absent and contract.key is not None)
+            kept = replays and not _broke_its_promise(record)
+            return kept or (absent and contract.key is not None)
         case Resend.AFTER_ABSENCE:
             return absent
         case Resend.AFTER_ABSENCE_WITH_KEY:
             return absent and contract.key is not None
         case _:
             assert_never(RULES[contract.effect].resend)
+
+
+def _broke_its_promise(record: Record) -> bool:
+    """Whether a repeat under the key got an answer of its own instead of the first one.
+
+    Then the provider doesn't replay, whatever it documents, and the next repeat may act.
+    """
+    doubtful = [a.number for a in record.attempts if proof_of(a, record.evidence) is None]
+    first = min(doubtful, default=0)
+    refused = any(
+        item.shows is Shows.REFUSED
+        and item.source is Source.RESPONSE
+        and item.attempt is not None
+        and item.attempt > first
+        for item in record.evidence
+    )
+    own = (Cause.UNPROVEN_STATUS, Cause.KEY_MISMATCH)
+    return refused or any(
+        attempt.number > first and attempt.observation and attempt.observation.cause in own
+        for attempt in record.attempts
+    )
 
 
 def resends_left(record: Record, contract: Contract) -> int:

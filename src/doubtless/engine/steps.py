@@ -292,9 +292,10 @@ def _reclose(book: Book, tx: Transaction, record: Record, now: Now) -> Record:
 def _look(book: Book, tx: Transaction, record: Record, contract: Contract, now: Now) -> Looking:
     stored = record.operation
     owner = book.surroundings.owner
-    if stored.state is State.RECONCILING:  # its worker was lost: it is unknown in between
+    if stored.state is State.RECONCILING:  # it is unknown in between
+        told = "look: its worker was lost" if stored.lease_end_ms is not None else "look: again"
         lost = settling.enter(stored, State.UNKNOWN, now, cause=stored.cause, contract=contract)
-        change = settling.Change(before=stored, after=lost, reason="look: lost", inputs={})
+        change = settling.Change(before=stored, after=lost, reason=told, inputs={})
         record = book.store(tx, record, contract, [change], now)
     leased = progress.look(record, contract, now, owner=owner)
     change = settling.Change(before=record.operation, after=leased, reason="look", inputs={})
