@@ -14,7 +14,9 @@ from doubtless.core.contract import (
     SourceRules,
     Stores,
 )
+from doubtless.core.decisions import Word, rule
 from doubtless.core.model import (
+    Approval,
     Attempt,
     Cause,
     Effect,
@@ -30,6 +32,7 @@ from doubtless.core.model import (
     State,
     Strength,
 )
+from doubtless.core.outcome import Extras, Outcome, outcome_of
 from doubtless.core.progress import Liveness
 from doubtless.core.settling import settle
 
@@ -40,6 +43,7 @@ LAG = 30_000
 INTERVAL = 5_000
 HOUR = 3_600_000
 DAY = 24 * HOUR
+LATER = T0 + 2 * HOUR  # past the deadline of the sample stories
 
 LOOKUP = LookupRules(
     name="lookup",
@@ -244,3 +248,65 @@ def answered(before: Record, *items: Evidence) -> Record:
 
 def retrying(attempts: int = 3, resend: int = 1) -> RetryRules:
     return RetryRules(attempts=attempts, resend=resend)
+
+
+# --- a person, and what the caller is told -------------------------------------------------------
+
+
+def decided(before: Record, rules: Contract, at: int, word: Word, **how) -> Record:
+    """Let an operator decide at `at`; nothing is settled yet."""
+    ruling = rule(before, rules, now(at), word, operator="operator-1", note="looked", **how)
+    after = before if ruling.change is None else replace(before, operation=ruling.change.after)
+    return after if ruling.evidence is None else adding(after, ruling.evidence)
+
+
+def rules_on(before: Record, rules: Contract, at: int, word: Word, **how) -> Record:
+    """Let an operator decide at `at`, and settle."""
+    return settled(decided(before, rules, at, word, **how), rules, at)
+
+
+def reviewed(cause: Cause) -> Record:
+    """Make an operation in review for `cause`, with the evidence that brought it there."""
+    items = {
+        Cause.OVERDUE: (evidence(Shows.IN_PROGRESS, at=T0 + 30_000),),
+        Cause.CONTRADICTION: (evidence(Shows.CONFLICT, at=T0 + 30_000),),
+        Cause.NOT_ATTRIBUTED: (evidence(Shows.PRESENT, at=T0 + 30_000),),
+        Cause.ABSENT_REVIEW: absences(PROVES, PROVES + INTERVAL),
+    }
+    accepted = {"accepted_ms": T0, "completes_by_ms": T0 + HOUR} if cause is Cause.OVERDUE else {}
+    before = tried(attempt(), state=State.MANUAL_REVIEW, cause=cause, **accepted)
+    return adding(before, *items.get(cause, ()))
+
+
+REVIEWS = (
+    Cause.DEADLINE,
+    Cause.NOTHING_LEFT,
+    Cause.OVERDUE,
+    Cause.NOT_ATTRIBUTED,
+    Cause.CONTRADICTION,
+    Cause.ABSENT_REVIEW,
+)
+"""Why a person can be asked."""
+
+
+def accepted_without_news(
+    state: State = State.ACCEPTED, cause: Cause | None = None, deadline: int | None = None
+) -> Record:
+    """Make accepted work that is to be complete an hour after `T0`."""
+    return tried(
+        attempt(seen=Seen.ACCEPTED),
+        state=state,
+        cause=cause,
+        accepted_ms=T0,
+        completes_by_ms=T0 + HOUR,
+        deadline_ms=deadline,
+    )
+
+
+def approval(by: str = "operator-1", *, until: int = T0 + HOUR) -> Approval:
+    return Approval(by=by, at_ms=T0, expires_ms=until, digest="d")
+
+
+def told(before: Record, rules: Contract, at: int, **extras) -> Outcome:
+    """Say what the caller is told at `at`."""
+    return outcome_of(before, rules, now(at), Extras(**extras))
