@@ -119,6 +119,25 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "DEMO-4": "The demonstration leaves no file and no process behind.",
     "DOCS-1": "What the README shows was run: its examples work as they are written.",
     "DOCS-2": "The generated pages say what the code says.",
+    # The engine around a call: who carries it out, and what happens when that ends.
+    "ENGINE-4": "An operation is left to a process that has its function, or to its deadline.",
+    "ENGINE-6": "An attempt that its ending application cuts off is recorded as it is known.",
+    "ENGINE-7": "An application closes in order, however the code inside it ends.",
+    "ENGINE-9": "A credential goes to its own source, and is shown nowhere.",
+    "ENGINE-10": "A read says that it may be relied on only if it is whole, fresh and settled.",
+    "ENGINE-11": "Only a process that is provably gone is taken for dead.",
+    # Look-ups in code.
+    "LOOKUP-1": "A look-up in code says present, absent or could-not-ask, and is believed so.",
+    "LOOKUP-5": "Whatever else comes of a look-up in code could not be asked, and harms no other.",
+    # Function tools.
+    "TOOL-1": "What a function returns is its success; what escapes it is unknown, never failed.",
+    "TOOL-2": "Only what its author names as proof shows that a function did nothing.",
+    "TOOL-3": "After call.applied the effect exists, whatever follows.",
+    "TOOL-5": "A function that runs out of time is cancelled, and unknown.",
+    "TOOL-6": "What a thread may still do keeps its attempt open until it has ended.",
+    "TOOL-8": "A caller that gives up doesn't stop its function, and a repeat joins it.",
+    "TOOL-9": "A cancellation that escapes from a function concerns its operation alone.",
+    "TOOL-10": "A signature that can't carry a tool is refused when it is declared.",
     # Rows of the scenario table: what a provider does, and what it must lead to by its own count.
     "ROW-A-1": "An answer lost after the effect is unknown, looked up, succeeded; sent once.",
     "ROW-A-2": "A request dropped before the effect is sent again only after confirmed absence.",
