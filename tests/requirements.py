@@ -164,4 +164,8 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "ROW-W-1": "Where the ledger can't be written nothing is sent, and the error says so.",
     "ROW-Y-1": "Work busy for too long goes to a person, and its late end settles it.",
     "ROW-Z-1": "Who resumes after a person's decision is told it, and nothing is sent.",
+    "EXPLORE-1": "In every reachable state of the explored scenes all invariants hold.",
+    "EXPLORE-2": "Every effect is explored under each family of faults that matters to it.",
+    "EXPLORE-3": "Each rule that is switched off is missed by a story of what it prevents.",
+    "EXPLORE-4": "Of two operations none acts while it must wait for the other.",
 }

@@ -13,8 +13,9 @@ Two worlds with the same key have the same future, shifted in time. What is left
 * Absences are one interval apart, which is a tick, or at the same instant: only their number above
   each threshold counts, `confirmations` at most, and whether the last one was begun just now.
 * Other evidence is a set, cut in two by the last word of an operator; the order within either part
-  is never read. Its instants matter only where the provider's clock orders events. "Nothing" never
-  changes a verdict, and "could not ask" only while it is the last answer.
+  is never read. When "not done" was last said is kept. Instants matter only where the provider's
+  clock orders events. "Nothing" never changes a verdict, and "could not ask" only while it is the
+  last answer.
 * Versions, names, texts, journalled inputs and the causes of an unknown are read by no rule. Of
   fences only equality is, and only while the attempt is open.
 * Beyond the second look-up the pause no longer grows.
@@ -24,6 +25,7 @@ from collections.abc import Hashable
 
 from doubtless.core.evidence import proof_of
 from doubtless.core.model import Attempt, Cause, Evidence, Record, Seen, Shows, Source, State
+from doubtless.core.permission import arrives_unless_absent_ms
 from doubtless.core.policy import seen_at_work
 from doubtless.testing.explore_world import (
     DEAD,
@@ -193,6 +195,7 @@ def _evidence(scene: Scene, world: World, absences: tuple[int, ...]) -> Hashable
     return (
         items,
         word >= 0,
+        _not_done(scene, world),
         settled,
         asked,
         bool(looks) and looks[-1].shows is Shows.COULD_NOT_ASK,
@@ -201,6 +204,21 @@ def _evidence(scene: Scene, world: World, absences: tuple[int, ...]) -> Hashable
         len(absences),
         bool(absences) and absences[-1] == now,
     )
+
+
+def _not_done(scene: Scene, world: World) -> Hashable:
+    """When "not done" was last said, and whether all could have arrived by then."""
+    record, now = world.record, world.now
+    words = [
+        item.at_ms
+        for item in record.evidence
+        if item.source is Source.OPERATOR and item.shows is Shows.NOT_APPLIED
+    ]
+    if not words:
+        return None
+    arrives_ms = arrives_unless_absent_ms(record, scene.contract, world.clock)
+    early = words[-1] < arrives_ms + scene.contract.lag_ms
+    return early, _cut(words[-1], now, PASSED)
 
 
 def _is_word(item: Evidence) -> bool:

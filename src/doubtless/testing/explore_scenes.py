@@ -1,13 +1,21 @@
-"""The scenes: per effect a contract of few ticks, a provider that keeps it, and bounds."""
+"""What a search starts from: a contract of few ticks per effect, and an operation prepared."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 from unittest.mock import patch
 
-from doubtless.core import answers, decisions, permission, policy, progress, schedule
+from doubtless.core import (
+    answers,
+    decisions,
+    permission,
+    policy,
+    progress,
+    schedule,
+    settling,
+)
 from doubtless.core.contract import (
     ConditionRules,
     Contract,
@@ -66,12 +74,12 @@ def tuned() -> Iterator[None]:
             "REVIEW_PACE_MAX_MS": REVIEW_TICKS * TICK,
         },
         progress: {"FOREIGN_OWNER_MS": 2 * TICK, "LEASE_EXTRA_MS": TICK},
+        settling: {"explain": _no_inputs},
         permission: {"ATTEMPTS_MAX": 3},
         decisions: {"ATTEMPTS_MAX": 3},
         policy: {
             "POLL_MS": TICK,
             "IDLE_DUE_MS": REVIEW_TICKS * TICK,
-            "_inputs": _no_inputs,
         },
     }
     with ExitStack() as stack:
@@ -117,26 +125,11 @@ def contract(effect: Effect) -> Contract:
     )
 
 
-def scene(effect: Effect) -> Scene:
-    """Return the scene that explores an effect."""
-    row = RULES[effect]
-    same = row.resend in (Resend.SAME_OBJECT, Resend.VERSIONED)
-    return Scene(
-        name=effect.value,
-        contract=contract(effect),
-        same_object=same,
-        repeatable=row.resend is Resend.ONCE,
-    )
-
-
-SCENES: Final[Mapping[str, Scene]] = {effect.value: scene(effect) for effect in Effect}
-
-
-def start(scene: Scene) -> World:
+def start(scene: Scene, *, now: int = START, operation_id: str = "op-1") -> World:
     """Return the world in which an operation was just prepared."""
     rules = scene.contract
     operation = Operation(
-        id="op-1",
+        id=operation_id,
         tenant="default",
         tool=rules.tool,
         effect=rules.effect,
@@ -152,15 +145,15 @@ def start(scene: Scene) -> World:
         state=State.PREPARED,
         version=1,
         fence=0,
-        created_ms=START,
-        updated_ms=START,
-        due_ms=START,
-        valid_until_ms=START + rules.valid_for_ms,
+        created_ms=now,
+        updated_ms=now,
+        due_ms=now,
+        valid_until_ms=now + rules.valid_for_ms,
     )
     record = Record(operation=operation)
-    for step in settle(record, rules, Now(ms=START)):
+    for step in settle(record, rules, Now(ms=now)):
         record = replace(record, operation=step.after)
-    return World(now=START, record=record, budget=scene.budget)
+    return World(now=now, record=record, budget=scene.budget)
 
 
 def model(scene: Scene) -> Model[World]:
@@ -181,4 +174,19 @@ def model(scene: Scene) -> Model[World]:
         key=key,
         tell=tell,
         rests=lambda world: world.state in RESTS,
+    )
+
+
+def hurried(rules: Contract) -> Contract:
+    """Return a contract with a horizon of one tick, where three attempts multiply too far."""
+    looks = tuple(replace(look, in_flight_horizon_ms=TICK) for look in rules.lookups)
+    key = replace(rules.key, ttl_ms=9 * TICK) if rules.key is not None else None
+    return replace(
+        rules,
+        in_flight_horizon_ms=TICK,
+        lookups=looks,
+        key=key,
+        recovery_deadline_ms=8 * TICK,
+        valid_for_ms=12 * TICK,
+        retry=replace(rules.retry, attempts=1),
     )

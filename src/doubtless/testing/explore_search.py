@@ -1,5 +1,6 @@
 """Breadth-first search over all worlds, until none is new; and the story of what went wrong."""
 
+import gc
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -72,12 +73,17 @@ def search(model: Model[W], *, states_max: int = 2_000_000) -> Result:
     """Visit every world that can be reached; stop at the first one that breaks an invariant."""
     began = time.monotonic()
     result, tree = Result(), _Tree()
+    collects = gc.isenabled()
+    gc.disable()  # nothing here refers to itself, and walking millions of live objects is slow
     try:
         _visit(model, result, tree, states_max)
         if result.exhausted:
             _check_progress(tree)
     except _Found as found:
         result.broken, result.story, result.exhausted = found.why, found.story, False
+    finally:
+        if collects:
+            gc.enable()
     result.states = len(tree.parents)
     result.seconds = time.monotonic() - began
     return result

@@ -82,7 +82,7 @@ def ask_gate(scene: Scene, world: World, index: int) -> World:
         return finish(scene, world, index, stopped(found))
     record = world.record
     if scene.contract.record_sending:
-        marked = replace(attempt, sent_by_ms=world.now)
+        marked = replace(attempt, sent_by_ms=found.sent_by_ms)
         kept = (*record.attempts[:index], marked, *record.attempts[index + 1 :])
         record = replace(record, attempts=kept)
     opened = replace(
@@ -108,11 +108,20 @@ def finish(scene: Scene, world: World, index: int, seen: Observation) -> World:
     record, attempt = world.record, world.record.attempts[index]
     if attempt.ended_ms is not None or record.operation.fence != attempt.fence:
         return late(scene, world, index, seen)
-    sent_by_ms = sending.gate_ms if scene.sent_at_gate else sending.first_byte_ms
     ended, _, _ = progress.end(
-        record, scene.contract, world.clock, seen, sent_by_ms=sent_by_ms, closed_ms=world.now
+        record,
+        scene.contract,
+        world.clock,
+        seen,
+        sent_by_ms=sent_by(sending),
+        closed_ms=world.now,
     )
     return settled(scene, world, ended)
+
+
+def sent_by(sending: Sending) -> int | None:
+    """Return what a live worker reports: the clock after its first byte had left."""
+    return sending.first_byte_ms
 
 
 def late(scene: Scene, world: World, index: int, seen: Observation) -> World:
@@ -181,11 +190,16 @@ def look(scene: Scene, world: World) -> World:
 
 def looked(scene: Scene, world: World, begun: Look, shows: Shows) -> World:
     """Record what the look-up said; whoever lost the lease adds evidence only."""
-    item = fact(world, Source.LOOKUP, shows, begun_ms=begun.begun_ms, by="status")
+    item = fact(world, Source.LOOKUP, shows, begun_ms=speaks_for(world, begun), by="status")
     ours = world.operation.fence == begun.fence
     if not (ours and world.state in (State.RECONCILING, State.MANUAL_REVIEW)):
         return weighed(scene, world, [item])
     return settled(scene, world, progress.looked(world.record, (item,)))
+
+
+def speaks_for(world: World, look: Look) -> int:  # noqa: ARG001 — a mutant reads the clock
+    """Return the moment that a look-up speaks for: when it began."""
+    return look.begun_ms
 
 
 def fact(

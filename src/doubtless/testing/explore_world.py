@@ -41,7 +41,7 @@ class Sending:
     write_by_ms: int | None = None
     first_byte_ms: int | None = None
     request: str = UNWRITTEN
-    until_ms: int = 0  # the request can take effect before this instant
+    until_ms: int = 0  # the request can take effect up to this instant
     answer: str = ""
 
 
@@ -58,14 +58,14 @@ class Look:
 class Budget:
     """How often the environment may still do its worst."""
 
-    crashes: int = 1
-    stalls: int = 1
-    late: int = 1  # ticks for which work that is due may lie
-    repeats: int = 1  # calls of the agent for a closed operation
-    words: int = 1  # of an operator
-    blind: int = 1  # look-ups that can't be asked
-    stray: int = 1  # a first answer from a copy that trails by more than `lag`
-    hooks: int = 1
+    crashes: int = 0
+    stalls: int = 0
+    late: int = 0  # ticks for which work that is due may lie
+    repeats: int = 0  # calls of the agent for a closed operation
+    words: int = 0  # of an operator
+    blind: int = 0  # look-ups that can't be asked
+    stray: int = 0  # a first answer from a copy that trails by more than `lag`
+    hooks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,6 @@ class Scene:
     accepts: bool = False  # answers 202 and works on
     same_object: bool = False  # a second request meets what the first one made
     repeatable: bool = False  # done twice is done once
-    sent_at_gate: bool = True  # a worker reports when the gate opened, not its first byte
-    hasty: bool = True  # an operator may say "not done" while something can still arrive
 
     @property
     def keyed(self) -> bool:
@@ -140,7 +138,10 @@ class World:
 
     def may_act(self, sending: Sending) -> bool:
         """Whether this request can still take effect."""
-        return sending.request in (FLYING, RUNNING) and self.now < sending.until_ms
+        return sending.request in (FLYING, RUNNING) and self.now <= sending.until_ms
+
+
+Event = tuple[str, str, World]  # who, what, and the world after it
 
 
 def key_lives(world: World, scene: Scene) -> bool:
@@ -148,4 +149,4 @@ def key_lives(world: World, scene: Scene) -> bool:
     key = scene.contract.key
     if key is None or key.ttl_ms is None or world.key_seen_ms is None:
         return False
-    return world.now < world.key_seen_ms + key.ttl_ms
+    return world.now <= world.key_seen_ms + key.ttl_ms
