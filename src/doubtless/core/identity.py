@@ -44,6 +44,8 @@ def _plain(value: Json, left: int) -> Json:
     """Return the same value of dictionaries and lists alone, not nested too deep."""
     if left == 0:
         raise NotCanonical(f"nested deeper than {DEPTH_MAX} levels")
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise NotCanonical("bytes are no JSON")
     if isinstance(value, Mapping):
         return {name: _plain(member, left - 1) for name, member in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

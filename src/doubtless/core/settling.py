@@ -113,12 +113,12 @@ def due_of(decision: Decision, operation: Operation, now: Now) -> int | None:
     match decision.step:
         case _ if operation.state.ends:
             return None
-        case LookUp(at_ms=at_ms):
-            return max(at_ms, now.ms)
+        case LookUp(at_ms=at_ms) if at_ms > now.ms:
+            return at_ms
         case Wait(until_ms=until_ms):
             return until_ms
-        case _:
-            return now.ms
+        case _:  # at once; what was due already stays so, for whoever can take it up
+            return now.ms if operation.due_ms is None else min(operation.due_ms, now.ms)
 
 
 def _applied(record: Record, contract: Contract, now: Now, decision: Decision) -> Operation | None:

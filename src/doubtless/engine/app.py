@@ -1,7 +1,7 @@
 """The application: calls, waits, decisions and tools on one ledger."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar, Unpack, cast
@@ -9,17 +9,16 @@ from typing import ParamSpec, Self, TypeVar, Unpack, cast
 import anyio
 import anyio.abc
 
-from doubtless.core.contract import Contract
 from doubtless.core.decisions import Word
 from doubtless.core.model import Json, Principal, Record, Role, State
 from doubtless.core.outcome import Outcome
 from doubtless.engine import decisions, intake, reports
 from doubtless.engine.book import Book
-from doubtless.engine.contracts import Contracts, Lookup, ToolKeys, build_contract, load_contracts
+from doubtless.engine.contracts import Contracts, ToolKeys, build_contract, load_contracts
 from doubtless.engine.credentials import Credentials
 from doubtless.engine.decisions import Decision
 from doubtless.engine.opened import OpenApp
-from doubtless.engine.registry import Registry, Tool
+from doubtless.engine.registry import Registry, Tool, code_lookups
 from doubtless.engine.reports import SessionRecord
 from doubtless.engine.surroundings import Surroundings
 from doubtless.engine.tools import FunctionTool, schema_of
@@ -108,11 +107,13 @@ class Doubtless:
         """Let open attempts end for a while; what is open after that is recorded as unknown."""
         opened, self._open = self._opened, None
         opened.worker_scope.cancel()
-        with anyio.move_on_after(GRACE_S):
-            await opened.runner.idle()
-        opened.tasks.cancel_scope.cancel()
-        # What the caller raised goes on as it is; a task group would wrap it.
-        await self._stack.aclose()
+        try:
+            with anyio.move_on_after(GRACE_S):
+                await opened.runner.idle()
+        finally:
+            opened.tasks.cancel_scope.cancel()
+            # What the caller raised goes on as it is; a task group would wrap it.
+            await self._stack.aclose()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> OpenApp:
         address = self._address
@@ -122,7 +123,7 @@ class Doubtless:
             ledger = address
         http = self._http or HttpTransport(boot_clock=self._surroundings.boot_s)
         await http.self_test()
-        stack.push_async_callback(http.aclose)
+        stack.push_async_callback(_shielded, http.aclose)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         book = Book(self.registry, self._surroundings, ledger.id)
         opened = OpenApp(ledger, book, http, tasks, self._credentials)
@@ -166,7 +167,7 @@ class Doubtless:
             )
             code = cast("Function", function)
             body = Body(function=code, not_sent=tuple(not_sent), rejected=tuple(rejected))
-            looks = _code_lookups(contract, keys.get("lookup"))
+            looks = code_lookups(contract, keys.get("lookup"))
             self.registry.add(Tool(contract=contract, body=body, lookups=looks))
 
             async def invoke(arguments: dict[str, Json], operation_id: str | None) -> Outcome:
@@ -219,13 +220,13 @@ class Doubtless:
             session_id=session_id,
             correlation_id=correlation_id,
         )
-        met = await opened.ledger.commit(lambda tx: intake.prepare(opened.book, tx, ask))
+        met = await opened.ledger.commit(
+            lambda tx: intake.prepare(opened.book, tx, ask), then=opened.go_on
+        )
         if met.refusal is not None:
             return intake.refused(ask, met)
         if not met.joined:
             opened.book.kept.add(ask.tool.digest)  # its snapshot is durable now
-        if met.begun is not None:
-            opened.runner.start(met.begun)
         seconds = ask.tool.contract.timeout_ms / 1000 + WAIT_EXTRA_S if wait_s is None else wait_s
         ready = _has_news if wait_s is None else _is_settled
         record = met.begun.record if met.begun is not None else None
@@ -241,6 +242,7 @@ class Doubtless:
             OperationNotFound: There is no such operation.
         """
         opened = self._opened
+        opened.check_owner(operation_id, self._principal)
         found = await opened.waiting.until(operation_id, _has_ended, timeout_s=timeout_s)
         return opened.outcome(found)
 
@@ -296,12 +298,11 @@ class Doubtless:
         )
         again = opened.draft_again(made) if made.word is Word.AGAIN else None
         decided = await opened.ledger.commit(
-            lambda tx: decisions.resolve(opened.book, tx, made, again)
+            lambda tx: decisions.resolve(opened.book, tx, made, again), then=opened.go_on
         )
         known = Known(opened.load(decided.operation_id))
         opened.changed(known.record)
         if decided.begun is not None:
-            opened.runner.start(decided.begun)
             seconds = decided.begun.contract.timeout_ms / 1000 + WAIT_EXTRA_S
             known = await opened.waiting.until(decided.operation_id, _has_news, timeout_s=seconds)
         return opened.outcome(known)
@@ -313,8 +314,8 @@ class Doubtless:
             DecisionRefused: Something was sent, or it has ended.
             OperationNotFound: There is no such operation.
         """
-        opened = self._opened
-        principal = self._principal
+        opened, principal = self._opened, self._principal
+        opened.check_owner(operation_id, principal)
         await opened.ledger.commit(
             lambda tx: decisions.cancel(opened.book, tx, operation_id, principal)
         )
@@ -357,19 +358,13 @@ class Doubtless:
         return opened.ledger.read(unit)
 
 
+async def _shielded(close: Callable[[], Awaitable[None]]) -> None:
+    with anyio.CancelScope(shield=True):
+        await close()
+
+
 def _name(function: Callable[..., object]) -> str:
     return str(getattr(function, "__name__", "tool"))
-
-
-def _code_lookups(
-    contract: Contract, said: Lookup | Sequence[Lookup] | None
-) -> dict[str, Callable[..., object]]:
-    looks = [said] if isinstance(said, Lookup) else list(said or ())
-    return {
-        rules.name: look.function
-        for rules, look in zip(contract.lookups, looks, strict=True)
-        if callable(look.function)
-    }
 
 
 def _word(decision: str) -> Word:

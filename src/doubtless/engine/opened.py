@@ -8,9 +8,9 @@ from doubtless.core.outcome import Outcome
 from doubtless.engine import intake, reports
 from doubtless.engine.book import Book
 from doubtless.engine.credentials import Credentials
-from doubtless.engine.decisions import Decision
+from doubtless.engine.decisions import Decided, Decision
 from doubtless.engine.dispatcher import Worker
-from doubtless.engine.intake import Ask
+from doubtless.engine.intake import Ask, Met
 from doubtless.engine.reconciler import Reconciler
 from doubtless.engine.runner import Runner
 from doubtless.engine.waiting import Known, Waiting
@@ -58,6 +58,11 @@ class OpenApp:
         with self.worker_scope:
             await self._worker.run()
 
+    def go_on(self, decided: Met | Decided) -> None:
+        """Carry out the attempt that was just opened, whether or not its caller still waits."""
+        if decided.begun is not None:
+            self.runner.start(decided.begun)
+
     def changed(self, record: Record, result: bytes | None = None) -> None:
         """Tell whoever waits for an operation, and the worker if something is due for it."""
         self.waiting.changed(record, result)
@@ -69,6 +74,15 @@ class OpenApp:
         if not operation_id.isascii():
             raise BadOperationId(operation_id)
         return self.ledger.read(lambda tx: self.book.load(tx, operation_id))[0]
+
+    def check_owner(self, operation_id: str, principal: Principal) -> None:
+        """Be sure that an operation is the principal's own.
+
+        Raises:
+            OperationNotFound: It is not, or there is none; which of both isn't told.
+        """
+        if self.load(operation_id).operation.principal != principal.name:
+            raise OperationNotFound(operation_id)
 
     def outcome(self, known: Known, *, already_done: bool = False) -> Outcome:
         """Say what is known of an operation."""

@@ -23,6 +23,15 @@ def _boot_id() -> str:
         return ""
 
 
+@lru_cache(maxsize=1)
+def _namespace() -> str:
+    """Return which process ids are meant; "" where that can't be told."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 def _started(pid: int) -> str | None:
     """Return the start time of a process, None if there is none, "" if it can't be told."""
     try:
@@ -46,6 +55,7 @@ def this_process() -> str:
     identity = {
         "host": socket.gethostname(),
         "boot": _boot_id(),
+        "namespace": _namespace(),
         "pid": pid,
         "start": _started(pid) or "",
     }
@@ -58,14 +68,19 @@ def liveness(owner: str) -> Liveness:
         identity = json.loads(owner)
         host, boot = identity["host"], identity["boot"]
         pid, start = int(identity["pid"]), identity["start"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return Liveness.FOREIGN
     if host != socket.gethostname():
         return Liveness.FOREIGN
     if boot != _boot_id():
         # The same name after a restart, or another machine that has it: the boot id is the proof.
         return Liveness.DEAD if boot and _boot_id() else Liveness.FOREIGN
-    now = _started(pid)
+    if identity.get("namespace", "") != _namespace():
+        return Liveness.FOREIGN  # a container's process ids are not ours
+    try:
+        now = _started(pid)
+    except (OverflowError, ValueError):
+        return Liveness.FOREIGN
     if now is None or (start and now and now != start):
         return Liveness.DEAD
     return Liveness.ALIVE

@@ -14,7 +14,6 @@ from typing import cast
 
 from doubtless.core.answers import Answer
 from doubtless.core.contract import Contract, LookupRules, ResponseRules
-from doubtless.core.identity import NotCanonical, canonical
 from doubtless.core.model import Effect, Json, Shows
 from doubtless.engine.expressions import ExpressionError, evaluate, holds, truthy
 from doubtless.engine.templates import TemplateError, TemplateValues, render
@@ -36,14 +35,15 @@ def body_of(reply: Reply) -> Json:
     if not reply.body.strip():
         return None
     try:
-        found: Json = json.loads(reply.body)
-        canonical(found)
-    except NotCanonical as error:
-        raise Unreadable(f"its JSON can't be kept: {error}") from error
+        found: Json = json.loads(reply.body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         kind = reply.headers.get("content-type", "no content type")
         raise Unreadable(f"its body is not JSON ({kind.partition(';')[0]})") from error
     return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _is_text(reply: Reply) -> bool:
@@ -129,7 +129,8 @@ class _Found:
 def as_text(value: Json) -> str | None:
     """Return an id as text; ids that are numbers are written as JSON does."""
     if isinstance(value, str):
-        return value or None
+        # A lone surrogate is no text that could be kept or sent back.
+        return value if value and value.isprintable() else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return str(value)
@@ -174,7 +175,7 @@ def read_of(reply: Reply, contract: Contract, *, now_ms: int) -> dict[str, Json]
         "as_of": now_ms,
         "complete": complete,
         "settles_at": settles_ms,
-        "usable_for_decision": complete and not cached and versioned and settles_ms is None,
+        "sound": complete and not cached and versioned,  # usable, once it has settled
     }
 
 

@@ -1,7 +1,7 @@
 """Asking the declared look-ups about an operation whose outcome is not known. Reads only."""
 
+import asyncio
 import inspect
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -9,6 +9,7 @@ import anyio
 import anyio.to_thread
 
 from doubtless.core.contract import Contract, LookupRules, RequestRules
+from doubtless.core.identity import canonical
 from doubtless.core.model import Evidence, Json, Record, Shows, Source, Strength
 from doubtless.engine import lookups, steps
 from doubtless.engine.book import Book
@@ -19,6 +20,7 @@ from doubtless.engine.steps import Looking
 from doubtless.engine.templates import TemplateError, TemplateValues, render_request
 from doubtless.ledger.store import Ledger
 from doubtless.transports.base import HttpRequest, HttpSender, Watch, open_gate
+from doubtless.transports.function import is_cancelled
 
 PAGES_MAX = 20  # of one look-up; a longer list could not be asked
 HEARSAY = frozenset({"ingress"})
@@ -64,7 +66,7 @@ class Reconciler:
                 seen = await self._ask(rules, asked)
             items.append(_evidence(rules, seen, begun_ms))
             if seen.shows is Shows.APPLIED:
-                result = json.dumps(seen.result, separators=(",", ":")).encode()
+                result = _kept(seen.result)
             if seen.shows not in (Shows.ABSENT, Shows.COULD_NOT_ASK):
                 break
         record = await self._ledger.commit(
@@ -128,6 +130,10 @@ class Reconciler:
             return could_not_ask("its code is not registered in this process")
         try:
             return lookups.sighting(await _called(code, _shown(asked)))
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return could_not_ask("the look-up was cancelled from within")
         except Exception as error:  # noqa: BLE001 - any exception is could-not-ask
             return could_not_ask(f"{type(error).__name__} escaped from the look-up")
 
@@ -181,6 +187,14 @@ def _link(rules: LookupRules) -> RequestRules:
     """Return rules for following a link that the provider gave, without our own query."""
     assert rules.request is not None  # noqa: S101 - only HTTP look-ups have pages
     return replace(rules.request, path="{operation.status_url}", query={})
+
+
+def _kept(result: Json) -> bytes | None:
+    """Return what was found as JSON, or nothing where it is none: the finding itself stands."""
+    try:
+        return canonical(result)
+    except Exception:  # noqa: BLE001 - a value may raise when it is looked at
+        return None
 
 
 def _evidence(rules: LookupRules, seen: Sighting, begun_ms: int) -> Evidence:

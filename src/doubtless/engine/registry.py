@@ -5,7 +5,7 @@ is found by the tool's name: it may have been registered before or after the ope
 """
 
 import importlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias, cast
@@ -14,7 +14,7 @@ import jsonschema_rs
 
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Json
-from doubtless.engine.contracts import contract_digest, dump_contract, read_contract
+from doubtless.engine.contracts import Lookup, contract_digest, dump_contract, read_contract
 from doubtless.errors import BadArguments, SettingsError, UnknownTool
 from doubtless.transports.function import Body
 
@@ -133,3 +133,13 @@ def _imported(path: str) -> Ask | None:
     except (ImportError, ValueError):
         return None
     return cast("Ask", found) if callable(found) else None
+
+
+def code_lookups(contract: Contract, said: Lookup | Sequence[Lookup] | None) -> dict[str, Ask]:
+    """Return the code of look-ups that were declared as functions, by the look-up's name."""
+    looks = [said] if isinstance(said, Lookup) else list(said or ())
+    return {
+        rules.name: look.function
+        for rules, look in zip(contract.lookups, looks, strict=True)
+        if callable(look.function)
+    }

@@ -94,13 +94,13 @@ def _read(found: Json, now: Now) -> Mapping[str, Json] | None:
     if not isinstance(found, Mapping):
         return None
     settles_ms, as_of_ms = found["settles_at"], found["as_of"]
-    settled = isinstance(settles_ms, int) and now.ms >= settles_ms
+    settled = settles_ms is None or (isinstance(settles_ms, int) and now.ms >= settles_ms)
+    told = {name: value for name, value in found.items() if name != "sound"}
     return {
-        **found,
+        **told,
         "as_of": instant(as_of_ms if isinstance(as_of_ms, int) else None),
         "settles_at": instant(settles_ms if isinstance(settles_ms, int) else None),
-        "usable_for_decision": bool(found["usable_for_decision"])
-        or (settled and bool(found["complete"])),
+        "usable_for_decision": settled and bool(found["sound"]),
     }
 
 

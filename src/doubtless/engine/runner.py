@@ -88,7 +88,7 @@ class Runner:
             except anyio.get_cancelled_exc_class():
                 act.gate.is_shut = True
                 with anyio.CancelScope(shield=True):
-                    await self._record(begun, self._stopped(act))
+                    await self._record(begun, self._stopped(act, runs_on=self._in_thread(act)))
                 raise
             await self._record(begun, ending)
         finally:
@@ -132,7 +132,7 @@ class Runner:
         if act.replied():
             return self._ending(act)
         act.gate.is_shut = True
-        in_thread = body is not None and act.gate.opened_ms is not None
+        in_thread = self._in_thread(act)
         if not in_thread and not act.watch.written:
             act.scope.cancel()  # it must not write any more
             with anyio.CancelScope(shield=True):
@@ -140,6 +140,12 @@ class Runner:
             return self._ending(act) if act.replied() else self._stopped(act, timed_out=True)
         self._tasks.start_soon(self._late, act)
         return self._stopped(act, timed_out=True, runs_on=in_thread)
+
+    def _in_thread(self, act: Act) -> bool:
+        """Whether a thread may be at work for it, which nothing can stop."""
+        body = self._body(act.begun)
+        started = act.gate.opened_ms is not None and not act.done.is_set()
+        return body is not None and not body.is_async and started
 
     def _stopped(self, act: Act, *, timed_out: bool = False, runs_on: bool = False) -> Ending:
         sent_by_ms = act.sent_by_ms(self._book.surroundings.boot_s)
@@ -198,8 +204,9 @@ class Runner:
             fresh=contract.effect not in NO_EFFECT,
         )
 
-    def _private(self, begun: Begun) -> dict[str, str]:
-        headers = self._credentials.headers(begun.contract.source)
+    def _private(self, begun: Begun, *, with_credentials: bool = True) -> dict[str, str]:
+        source = begun.contract.source
+        headers = self._credentials.headers(source) if with_credentials else {}
         if begun.contract.correlation_header is not None:
             headers[begun.contract.correlation_header] = begun.attempt.correlation_id
         return headers
@@ -221,13 +228,16 @@ class Runner:
                 gate=act.gate,
                 watch=act.watch,
                 nothing_left=call.nothing_left,
+                is_over=lambda: act.gate.is_shut,
             )
         finally:
             await call.aclose()
 
     def _new_call(self, begun: Begun) -> Call:
         operation, contract = begun.record.operation, begun.contract
-        headers = self._private(begun)
+        # Without an origin of its own, nothing says where a credential may go.
+        bound = contract.source if contract.source.base_url else None
+        headers = self._private(begun, with_credentials=bound is not None)
         if contract.key is not None:
             place = contract.key.name if contract.key.place == "header" else "Idempotency-Key"
             headers[place] = operation.key
@@ -243,6 +253,7 @@ class Runner:
             correlation_id=begun.attempt.correlation_id,
             attempt=begun.attempt.number,
             headers=headers,
+            source=bound,
             limit_s=contract.timeout_ms / 1000,
             applied=applied,
         )

@@ -7,6 +7,7 @@ from doubtless.core import permission, policy, progress, settling
 from doubtless.core.contract import Contract
 from doubtless.core.model import (
     Attempt,
+    Cause,
     Evidence,
     Now,
     Observation,
@@ -14,6 +15,7 @@ from doubtless.core.model import (
     Record,
     Role,
     Seen,
+    Shows,
     State,
 )
 from doubtless.core.progress import Liveness
@@ -109,7 +111,7 @@ def finish(book: Book, tx: Transaction, begun: Begun, ending: Ending) -> Record:
         record,
         contract,
         now,
-        ending.observation,
+        _after_applied(record, number, ending.observation),
         sent_by_ms=ending.sent_by_ms,
         closed_ms=closed_ms,
         digest=digest,
@@ -117,6 +119,17 @@ def finish(book: Book, tx: Transaction, begun: Begun, ending: Ending) -> Record:
     _write_end(book, tx, operation_id, attempt, item)
     changes = settling.settle(record, contract, now)
     return book.store(tx, record, contract, changes, now, stored=stored)
+
+
+def _after_applied(record: Record, number: int, seen: Observation) -> Observation:
+    """Whatever fails after the point of no return is about the rest of the call."""
+    applied = any(
+        item.attempt == number and item.shows is Shows.APPLIED for item in record.evidence
+    )
+    if not applied or seen.seen not in (Seen.NOT_SENT, Seen.NOT_PROCESSED, Seen.REJECTED):
+        return seen
+    detail = f"after the point of no return: {seen.detail}"
+    return replace(seen, seen=Seen.UNKNOWN, cause=Cause.TOOL_ERROR, detail=detail)
 
 
 def _write_end(

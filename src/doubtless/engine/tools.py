@@ -11,6 +11,7 @@ from typing import Generic, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import Field, PydanticUserError, create_model
 
+from doubtless.core.contract import SourceRules
 from doubtless.core.model import Json
 from doubtless.core.outcome import Outcome
 from doubtless.errors import SettingsError
@@ -24,7 +25,7 @@ R = TypeVar("R")
 class Call:
     """What a function tool knows about the operation that it carries out."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a function may know, each by its name
         self,
         *,
         operation_id: str,
@@ -33,6 +34,7 @@ class Call:
         correlation_id: str,
         attempt: int,
         headers: Mapping[str, str],
+        source: SourceRules | None,
         limit_s: float,
         applied: Callable[[str | None], None],
     ) -> None:
@@ -41,13 +43,16 @@ class Call:
         self.idempotency_key = idempotency_key  # the operation's, the same for every attempt
         self.correlation_id = correlation_id
         self.attempt = attempt
-        self._headers, self._limit_s, self._applied = headers, limit_s, applied
+        self._headers, self._source = headers, source
+        self._limit_s, self._applied = limit_s, applied
         self._watch = Watch()
         self._client: GuardedClient | None = None
 
     @property
     def http(self) -> GuardedClient:
         """An `httpx2.AsyncClient` that attaches the key and never resends by itself.
+
+        Where the tool's source has a `base_url`, it goes to that origin only, with its credential.
 
         It keeps count of what was sent, so that a declared `not_sent` exception is believed only
         where nothing left.
@@ -57,6 +62,7 @@ class Call:
                 gate=open_gate,
                 watch=self._watch,
                 headers=dict(self._headers),
+                source=self._source,
                 limit_s=self._limit_s,
             )
         return self._client
@@ -107,13 +113,15 @@ def schema_of(function: Callable[..., object]) -> dict[str, Json]:
             type that JSON Schema can't express.
     """
     name = getattr(function, "__name__", "function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise SettingsError(f"{name}: it yields, so that calling it does nothing: return instead")
     parameters = list(inspect.signature(function).parameters.values())
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or parameters[0].kind not in kinds:
         raise SettingsError(f"{name}: its first parameter must take the Call, by position")
     hints = _hints(function)
     fields: dict[str, tuple[object, object]] = {}
-    for parameter in parameters[1:]:
+    for number, parameter in enumerate(parameters[1:]):
         if parameter.kind not in (
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             inspect.Parameter.KEYWORD_ONLY,
@@ -121,10 +129,11 @@ def schema_of(function: Callable[..., object]) -> dict[str, Json]:
             raise SettingsError(f"{name}: {parameter}: name every argument, none may be variable")
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         hint = hints.get(parameter.name, object)
-        fields[parameter.name] = (hint, Field(default=default))
+        # By an alias: a model's own attributes, such as `json`, are no names for its fields.
+        fields[f"argument_{number}"] = (hint, Field(default=default, alias=parameter.name))
     try:
         model = create_model(name, **fields)  # type: ignore[call-overload]
-        schema: dict[str, Json] = model.model_json_schema()
+        schema: dict[str, Json] = model.model_json_schema(by_alias=True)
     except (PydanticUserError, TypeError, ValueError) as error:
         raise SettingsError(f"{name}: its arguments have no JSON Schema: {error}") from error
     return {**schema, "additionalProperties": False}

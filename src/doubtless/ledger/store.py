@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self, TypeAlias, TypeVar, cast
@@ -171,8 +172,15 @@ class Ledger:
             raise error
         return cast("T", value)
 
-    async def commit(self, work: Callable[[Transaction], T]) -> T:
+    async def commit(
+        self, work: Callable[[Transaction], T], *, then: Callable[[T], None] | None = None
+    ) -> T:
         """Run `work` in a transaction, and return its value once it is durable. For asyncio.
+
+        Args:
+            work: The unit.
+            then: Called with its value on the event loop once it is durable, before the caller goes
+                on, and even if the caller was cancelled meanwhile. It must not raise.
 
         Shielded from the cancellation of anyio's scopes, which takes effect after the answer. A
         task that is cancelled by asyncio itself leaves at once; the unit is committed as a whole
@@ -181,14 +189,20 @@ class Ledger:
         Raises: what `write` raises.
         """
         if self._inline:
-            return self.write(work)
+            value = self.write(work)
+            if then is not None:
+                then(value)
+            return value
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
+        if then is not None:
+            future.add_done_callback(partial(_go_on, cast("Callable[[object], None]", then)))
         self._put((work, _Waiter(loop, future)))
-        value: object = None
+        answer: object = None
         with anyio.CancelScope(shield=True):
-            value = await future
-        return cast("T", value)
+            # A cancelled task would cancel the future itself, and with it what comes then.
+            answer = await asyncio.shield(future)
+        return cast("T", answer)
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` on a snapshot that holds all that was acknowledged. Blocks, changes nothing.
@@ -297,6 +311,11 @@ def _deliver(answers: list[Answer[Sink]]) -> None:
                 sink(value, error)
             except Exception:  # noqa: BLE001 - the others are still to be answered
                 _log.exception("a caller of the ledger could not take its answer")
+
+
+def _go_on(then: Callable[[object], None], future: "asyncio.Future[object]") -> None:
+    if not future.cancelled() and future.exception() is None:
+        then(future.result())
 
 
 def _resolve(waiting: list[Answer[_Waiter]]) -> None:

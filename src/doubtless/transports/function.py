@@ -3,6 +3,7 @@
 An exception proves nothing about the effect, except those that the tool's author names as proof.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
@@ -57,6 +58,7 @@ class FunctionTransport:
         gate: Gate,
         watch: Watch,
         nothing_left: Callable[[], bool],
+        is_over: Callable[[], bool],
     ) -> Reply:
         """Call the function once, after the gate, and say what came of it.
 
@@ -68,6 +70,7 @@ class FunctionTransport:
             watch: Moved to `sent` when the function starts.
             nothing_left: Whether all that was sent through `call.http` provably never left. An
                 exception that is declared as `not_sent` is believed only then.
+            is_over: Whether the attempt has ended; then the function is not started any more.
 
         Raises:
             CancelledError: This call was cancelled; `watch` says whether the function had started.
@@ -81,7 +84,7 @@ class FunctionTransport:
         def start() -> None:
             # Compared in the very call that starts it: a thread, too, may begin late.
             # Written so that a `write_by_s` that is no number permits nothing.
-            if not self._boot_clock() <= write_by_s:
+            if is_over() or not self._boot_clock() <= write_by_s:
                 raise _TooLate
             watch.stage = Stage.SENT
 
@@ -90,10 +93,21 @@ class FunctionTransport:
         except _TooLate:
             told = "the time for its start had passed before it was started"
             return Reply(stage=Stage.GATE, proof=Seen.NOT_SENT, detail=told)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            told = "the function was cancelled from within"
+            return Reply(stage=Stage.SENT, cause=Cause.CANCELLED, detail=told)
         except Exception as error:  # noqa: BLE001 - any exception is an unknown outcome
             return _escaped(error, body, nothing_left)
         watch.stage = Stage.READ
         return _returned(value)
+
+
+def is_cancelled() -> bool:
+    """Whether somebody asked this very task to stop; else a `CancelledError` is code's own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _run(
@@ -138,8 +152,9 @@ def _returned(value: object) -> Reply:
     """A returned value is success, also where it can't be kept."""
     try:
         content = canonical(value)  # type: ignore[arg-type]
-    except (NotCanonical, ValueError, TypeError) as error:
-        note = f"returned, but its value is no JSON and was not kept ({error})"
+    except Exception as error:  # noqa: BLE001 - a value may raise when it is looked at
+        why = str(error) if isinstance(error, NotCanonical) else type(error).__name__
+        note = f"returned, but its value is no JSON and was not kept ({why})"
         return Reply(stage=Stage.READ, proof=Seen.SUCCEEDED, detail=note, complete=True)
     return Reply(
         stage=Stage.READ, proof=Seen.SUCCEEDED, detail="returned", body=content, complete=True
