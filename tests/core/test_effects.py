@@ -17,16 +17,18 @@ from tests.core.samples import (
     contract,
     ends,
     now,
+    observed,
     record,
     sends,
     settled,
     tried,
+    witnessed,
 )
 
 from doubtless.core.contract import ConditionRules, OnAbsent, RetryRules, Stores
 from doubtless.core.effects import RULES
 from doubtless.core.evidence import weigh
-from doubtless.core.model import TERMINAL, Cause, Effect, Seen, State, Verdict
+from doubtless.core.model import TERMINAL, Cause, Effect, Seen, Shows, Source, State, Verdict
 from doubtless.core.permission import may_resend
 from doubtless.core.policy import decide
 from doubtless.core.steps import Escalate, LookUp, Send, Settle
@@ -137,6 +139,26 @@ def test_a_keyed_call_is_resent_before_absence_only_where_the_first_answer_is_ke
     before = tried(attempt())
     assert may_resend(before, rules, now(PROVES), absent=False) is straight
     assert may_resend(before, rules, now(PROVES), absent=True)
+
+
+@pytest.mark.proves("CORE-4", "INV-1")
+@pytest.mark.parametrize(("source", "kept"), [(Source.RESPONSE, False), (Source.KEY_REPLAY, True)])
+def test_a_repeat_that_was_refused_by_itself_shows_that_the_key_replays_nothing(source, kept):
+    before = tried(attempt(), attempt(2, resend=True, at=T0 + 20_000), attempt(3, at=T0 + 40_000))
+    refused = adding(before, witnessed(2, Shows.REFUSED, source=source))
+    rules = rules_of(Effect.IDEMPOTENT_CALL, retry=RetryRules(resend=4))
+    assert may_resend(refused, rules, now(PROVES), absent=False) is kept
+    assert may_resend(refused, rules, now(PROVES), absent=True)
+
+
+@pytest.mark.parametrize("cause", [Cause.UNPROVEN_STATUS, Cause.KEY_MISMATCH])
+def test_a_repeat_with_an_answer_of_its_own_is_followed_by_none_before_absence(cause):
+    own = observed(Seen.UNKNOWN, cause=cause, status=422)
+    rules = rules_of(Effect.IDEMPOTENT_CALL, retry=RetryRules(resend=4))
+    repeat = attempt(2, resend=True, at=T0 + 20_000, observation=own)
+    assert not may_resend(tried(attempt(), repeat), rules, now(PROVES), absent=False)
+    first = tried(attempt(observation=own))
+    assert may_resend(first, rules, now(PROVES), absent=False)
 
 
 @pytest.mark.proves("CORE-18", "INV-1")

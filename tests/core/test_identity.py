@@ -100,18 +100,17 @@ def test_canonical_json_is_that_of_rfc_8785(value, written):
         {"\udfff": 1},
         {1: "a number as a name"},
         {"a": {1, 2}},
-        object(),
+        b"bytes",
         [[[float("nan")]]],
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:40],
 )
 def test_what_json_can_not_say_is_refused(value):
     with pytest.raises(NotCanonical):
         canonical(value)
 
 
-@pytest.mark.xfail(strict=True, reason="a sequence of numbers, to the core")
-@pytest.mark.parametrize("value", [b"ab", bytearray(b"ab"), memoryview(b"ab")], ids=repr)
+@pytest.mark.parametrize("value", [b"ab", bytearray(b"ab")])
 def test_bytes_are_refused_and_not_taken_for_a_list_of_numbers(value):
     with pytest.raises(NotCanonical):
         canonical(value)

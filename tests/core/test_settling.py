@@ -131,6 +131,11 @@ def test_a_fresh_operation_of_any_effect_is_ready_to_be_sent(effect):
     assert decide(before, rules, when).step == Send(resend=False, why=None)
 
 
+def test_what_was_due_already_stays_so_for_whoever_can_take_it_up():
+    before = tried(attempt(), due_ms=T0 + 5)
+    assert settle(before, contract(), now(LATER - HOUR - 60_000)) == ()
+
+
 def test_several_steps_are_journalled_one_by_one_with_their_reasons():
     before = adding(
         tried(attempt(seen=Seen.NOT_SENT), state=State.PREPARED, cause=Cause.NOT_SENT),
@@ -146,7 +151,7 @@ def test_several_steps_are_journalled_one_by_one_with_their_reasons():
 
 
 def test_a_change_of_the_due_time_alone_is_a_change_too():
-    before = tried(attempt(), due_ms=T0)
+    before = tried(attempt(), due_ms=T0 + HOUR)
     changes = settle(before, contract(), now(T0 + 12_000))
     assert [change.after.state for change in changes] == [State.UNKNOWN]
     assert changes[0].reason == "lookup"
@@ -154,7 +159,7 @@ def test_a_change_of_the_due_time_alone_is_a_change_too():
 
 @pytest.mark.proves("CORE-64")
 def test_a_decision_lists_what_it_was_made_from():
-    before = adding(tried(attempt()), evidence(Shows.ABSENT, at=T0 + 20_000))
+    before = adding(tried(attempt(), due_ms=T0 + HOUR), evidence(Shows.ABSENT, at=T0 + 20_000))
     inputs = settle(before, contract(), now(T0 + 60_000))[0].inputs
     assert set(inputs) == {
         *("effect", "stage", "verdict", "basis", "evidence", "attempts", "unproven_attempts"),
