@@ -22,10 +22,6 @@ from doubtless import Absent, Call, Doubtless, NotSent, Present
 
 
 @pytest.mark.proves("TOOL-6", "ENGINE-6")
-@pytest.mark.xfail(
-    strict=True,
-    reason="TWO EFFECTS: closing the application closes the attempt of a thread that runs on",
-)
 async def test_a_thread_that_outlives_its_application_is_not_taken_for_gone(tmp_path, monkeypatch):
     monkeypatch.setattr("doubtless.engine.app.GRACE_S", 0.05)
     started, go, over = threading.Event(), threading.Event(), threading.Event()
@@ -86,10 +82,6 @@ async def test_an_attempt_that_an_ending_application_cuts_off_is_recorded_as_unk
 
 
 @pytest.mark.proves("ENGINE-7")
-@pytest.mark.xfail(
-    strict=True,
-    reason="a cancelled scope around the application: nothing is closed, and RuntimeError",
-)
 async def test_an_application_whose_surrounding_scope_is_cancelled_closes_in_order(tmp_path):
     async def story() -> None:
         patience_s = 0.3
@@ -146,9 +138,6 @@ async def test_an_application_whose_task_is_cancelled_lets_its_attempt_end(tmp_p
 
 
 @pytest.mark.proves("ENGINE-4")
-@pytest.mark.xfail(
-    strict=True, reason="each look of a process that lacks the function raises the version"
-)
 async def test_an_operation_is_not_touched_by_a_process_that_lacks_its_function(
     tmp_path, monkeypatch
 ):

@@ -208,9 +208,6 @@ async def test_a_thread_that_hangs_is_given_up_at_its_time_out(tmp_path):
 
 @pytest.mark.proves("LOOKUP-5")
 @pytest.mark.parametrize("result", [object(), b"ab"], ids=["object", "bytes"])
-@pytest.mark.xfail(
-    strict=True, reason="what was found is never recorded where its result is no JSON"
-)
 async def test_what_is_present_counts_even_if_its_result_is_no_json(tmp_path, result):
     asked = asyncio.Event()
 
@@ -227,7 +224,6 @@ async def test_what_is_present_counts_even_if_its_result_is_no_json(tmp_path, re
 
 
 @pytest.mark.proves("LOOKUP-5")
-@pytest.mark.xfail(strict=True, reason="NaN is stored and told as a result")
 async def test_a_result_is_json_or_left_out(tmp_path):
     async def find(operation) -> Present:
         return Present(provider_operation_id="re_1", result=float("nan"))

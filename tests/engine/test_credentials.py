@@ -95,9 +95,6 @@ async def test_an_application_does_not_open_without_the_secrets_of_its_tools(tmp
 
 
 @pytest.mark.proves("ENGINE-9")
-@pytest.mark.xfail(
-    strict=True, reason="SECRET LEAKS: call.http sends the source's credential to any host"
-)
 async def test_a_credential_goes_to_the_origin_of_its_source_only(tmp_path, monkeypatch):
     monkeypatch.setenv("DOUBTLESS_SECRET_PAY_KEY", "hunter2")
     async with serving(answering(ANSWER)) as elsewhere, application(tmp_path) as app:

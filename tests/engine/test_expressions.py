@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubtless.core.model import Json
 from doubtless.engine.expressions import (
     EXPRESSION_CHARS_MAX,
     ExpressionError,
@@ -13,7 +14,7 @@ from doubtless.engine.expressions import (
     truthy,
 )
 
-BODY = {
+BODY: Json = {
     "status": "pending",
     "has_more": False,
     "data": [{"id": 1, "n": 0}],

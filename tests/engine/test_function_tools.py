@@ -106,23 +106,18 @@ async def test_a_value_that_is_no_json_is_success_with_a_note(tmp_path, value):
 
 
 @pytest.mark.proves("TOOL-1")
-@pytest.mark.xfail(strict=True, reason="bytes are kept as a list of numbers, without a note")
 async def test_bytes_are_no_json(tmp_path):
     told = await told_of(tmp_path, lambda _: b"ab")
     assert (told.status, told.result) == ("succeeded", None)
 
 
 @pytest.mark.proves("TOOL-1")
-@pytest.mark.xfail(strict=True, reason="a value whose reading fails makes a success unknown")
 async def test_a_value_that_cannot_be_read_is_success_with_a_note(tmp_path):
     told = await told_of(tmp_path, lambda _: Hostile())
     assert (told.status, told.result) == ("succeeded", None)
 
 
 @pytest.mark.proves("TOOL-10")
-@pytest.mark.xfail(
-    strict=True, reason="the body of a generator function never runs, and it is told as succeeded"
-)
 async def test_a_generator_function_is_no_tool(tmp_path):
     ran: list[int] = []
     async with application(tmp_path) as app:
@@ -212,7 +207,6 @@ async def test_an_applied_effect_stands_whatever_escapes_afterwards(tmp_path, in
 
 @pytest.mark.proves("TOOL-3")
 @pytest.mark.parametrize("error", [Rejected("the mail bounced"), NotSent("no mail")])
-@pytest.mark.xfail(strict=True, reason="a proof raised after call.applied is a contradiction")
 async def test_an_applied_effect_stands_whatever_is_proven_of_the_rest(tmp_path, error):
     def behaviour(call):
         call.applied("re_1")
@@ -281,7 +275,6 @@ def test_a_signature_that_carries_no_tool_is_refused_by_its_name(tmp_path, funct
 
 
 @pytest.mark.proves("TOOL-10")
-@pytest.mark.xfail(strict=True, reason="pydantic warns of argument names that its models have")
 def test_an_argument_may_be_called_json(tmp_path):
     async def post(call: Call, json: dict[str, int]) -> None: ...
 

@@ -32,11 +32,6 @@ def cancelled_future():
 
 
 @pytest.mark.proves("TOOL-8")
-@pytest.mark.xfail(
-    strict=True,
-    reason="app.call: a caller that is cancelled during the commit leaves an attempt that is "
-    "open and that nobody carries out",
-)
 async def test_a_caller_cancelled_while_its_call_is_being_recorded_does_not_stop_the_attempt(
     tmp_path,
 ):
@@ -95,9 +90,6 @@ async def test_a_caller_that_gives_up_does_not_stop_its_function_and_a_repeat_jo
 
 
 @pytest.mark.proves("TOOL-9")
-@pytest.mark.xfail(
-    strict=True, reason="a CancelledError from a function ends the worker and all other attempts"
-)
 async def test_a_cancellation_that_escapes_from_a_function_concerns_its_operation_alone(tmp_path):
     async def story() -> None:
         async with application(tmp_path) as app:
@@ -115,7 +107,6 @@ async def test_a_cancellation_that_escapes_from_a_function_concerns_its_operatio
 
 
 @pytest.mark.proves("TOOL-9")
-@pytest.mark.xfail(strict=True, reason="the same, from a function in a thread")
 async def test_a_cancellation_that_escapes_from_a_thread_concerns_its_operation_alone(tmp_path):
     async def story() -> None:
         async with application(tmp_path) as app:
@@ -133,7 +124,6 @@ async def test_a_cancellation_that_escapes_from_a_thread_concerns_its_operation_
 
 
 @pytest.mark.proves("LOOKUP-5")
-@pytest.mark.xfail(strict=True, reason="a CancelledError from a look-up ends the worker and all")
 async def test_a_cancellation_that_escapes_from_a_look_up_could_not_ask(tmp_path):
     asked = asyncio.Event()
 
@@ -206,11 +196,6 @@ async def test_a_thread_that_outlives_its_time_out_keeps_absence_from_being_prov
 
 
 @pytest.mark.proves("TOOL-6")
-@pytest.mark.xfail(
-    strict=True,
-    reason="a function is first started after its attempt was recorded as over, where threads "
-    "are short",
-)
 async def test_a_function_is_never_started_after_its_attempt_was_recorded_as_over(tmp_path):
     go, started, number = threading.Event(), [], 44  # anyio has 40 threads
     async with application(tmp_path) as app:

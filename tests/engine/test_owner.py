@@ -61,6 +61,5 @@ def test_what_is_no_owner_is_taken_for_somebody_elsewhere(text):
 
 @pytest.mark.proves("ENGINE-11")
 @pytest.mark.parametrize("text", ["[" * 100_000, owner(pid=float("inf"))], ids=["deep", "infinite"])
-@pytest.mark.xfail(strict=True, reason="RecursionError and OverflowError are not caught")
 def test_what_breaks_the_reader_is_taken_for_somebody_elsewhere(text):
     assert liveness(text) is Liveness.FOREIGN

@@ -91,7 +91,6 @@ async def test_a_cached_or_partial_read_without_settling_time_may_not_be_relied_
     [answer('ETag: "7"\r\nAge: 30\r\n'), answer("")],
     ids=["cached", "no version"],
 )
-@pytest.mark.xfail(strict=True, reason="time makes a cached read, or one without version, usable")
 async def test_time_alone_does_not_make_a_cached_read_fit_for_a_decision(tmp_path, content):
     _, later = await first_and_settled(tmp_path, content)
     assert not later["usable_for_decision"]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubtless.core.contract import ConditionRules, KeyRules, RequestRules
+from doubtless.core.model import Json
 from doubtless.engine.templates import (
     TemplateError,
     TemplateValues,
@@ -129,7 +130,11 @@ def test_a_malformed_template_is_an_error(template):
 
 
 def test_names_are_found_at_any_depth():
-    template = {"a": "{args.x}", "b": ["{operation.ref} {page}", {"c": 1}], "{args.key}": None}
+    template: Json = {
+        "a": "{args.x}",
+        "b": ["{operation.ref} {page}", {"c": 1}],
+        "{args.key}": None,
+    }
     assert names_in(template) == {"args.x", "operation.ref", "page"}
 
 

@@ -144,7 +144,7 @@ class Runner:
     def _in_thread(self, act: Act) -> bool:
         """Whether a thread may be at work for it, which nothing can stop."""
         body = self._body(act.begun)
-        started = act.gate.opened_ms is not None and not act.done.is_set()
+        started = act.gate.opened_ms is not None and not act.replied()
         return body is not None and not body.is_async and started
 
     def _stopped(self, act: Act, *, timed_out: bool = False, runs_on: bool = False) -> Ending:

@@ -269,7 +269,7 @@ def advance(book: Book, tx: Transaction, operation_id: str) -> Begun | Looking |
         return None
     record = _reclose(book, tx, record, now)
     changes = settling.settle(record, contract, now)
-    record = book.store(tx, record, contract, changes, now, stored=stored)
+    record = book.store(tx, record, contract, changes, now)
     step = policy.decide(record, contract, now).step
     match step:
         case Send(resend=resend) if book.registry.can_act(contract):
