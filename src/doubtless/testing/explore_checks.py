@@ -41,7 +41,9 @@ def check(scene: Scene, world: World) -> None:
     if (operation.due_ms is None) is not state.ends:
         raise Broken(f"due: {state} is due at {operation.due_ms}")
     if state in OPEN and scene.contract.review:
-        deadline_ms = operation.deadline_ms or operation.completes_by_ms  # of accepted work
+        deadline_ms = operation.deadline_ms or operation.completes_by_ms
+        if operation.origin is State.ACCEPTED:  # while it is seen at work only this one runs
+            deadline_ms = operation.completes_by_ms
         if deadline_ms is None or world.now > deadline_ms + PATIENCE:
             raise Broken(f"deadline: still {state} after the deadline for a review")
     if state is State.ACCEPTED:

@@ -100,7 +100,7 @@ def _webhook(scene: Scene) -> Scene:
 
 def _accepted(scene: Scene) -> Scene:
     taken = replace(_narrow(scene), accepts=True)
-    return with_faults(taken, "accepted", crashes=1)
+    return with_faults(taken, "accepted", crashes=0 if _resends(scene) else 1)
 
 
 def _partial(scene: Scene) -> Scene:
