@@ -172,6 +172,20 @@ def test_a_clock_that_broke_starts_horizon_and_confirmations_again():
     assert verdict(twice, at=after) is Verdict.NOT_APPLIED
 
 
+def test_a_clock_that_broke_between_two_attempts_starts_the_horizon_again():
+    before = tried(attempt(), attempt(2, at=T0 + 20_000, sent_by_ms=T0 + 20_000))
+    broke = T0 + 19_000
+    until = arrives_until_ms(before, contract(), now(PROVES, break_ms=broke))
+    assert until == T0 + 20_000 + TIMEOUT + HORIZON
+    proven = adding(before, witnessed(2, Shows.NOT_SENT))
+    until = arrives_until_ms(proven, contract(), now(PROVES, break_ms=broke))
+    assert until == broke + TIMEOUT + HORIZON
+    slow = tried(attempt(), attempt(2, at=broke + 1, sent_by_ms=T0))
+    assert arrives_until_ms(slow, contract(), now(PROVES, break_ms=broke)) == (
+        broke + TIMEOUT + HORIZON
+    )
+
+
 def test_a_clock_that_broke_before_the_first_attempt_changes_nothing():
     before = adding(tried(attempt()), *SEEN_TWICE)
     assert verdict(before, at=now(PROVES, break_ms=T0 - 1)) is Verdict.NOT_APPLIED

@@ -16,13 +16,13 @@ from tests.core.samples import (
     evidence,
     looks,
     now,
-    operation,
     record,
     sends,
     settled,
     tried,
 )
 
+from doubtless.core import progress
 from doubtless.core.model import Cause, Effect, Seen, Shows, State
 from doubtless.core.policy import decide
 from doubtless.core.settling import settle
@@ -106,7 +106,7 @@ def test_accepted_work_without_news_comes_to_rest_in_review(state):
 
 def test_accepted_work_whose_last_look_got_no_answer_becomes_unknown_without_a_review():
     asked = looks(accepted_without_news(), contract(), T0 + HOUR - 1)
-    assert asked.operation.state is State.ACCEPTED
+    assert (asked.operation.state, asked.operation.origin) == (State.ACCEPTED, None)
     from_look = replace(asked, operation=replace(asked.operation, state=State.RECONCILING))
     states = [s.after.state for s in settle(from_look, contract(), now(T0 + HOUR))]
     assert states == [State.UNKNOWN]
@@ -121,6 +121,7 @@ def test_overdue_work_that_a_look_saw_going_on_is_a_persons_at_once():
 
 
 def test_an_operation_remembers_that_it_was_accepted_while_it_is_looked_up():
-    assert operation(State.RECONCILING).origin is None
+    asking = progress.look(accepted_without_news(), contract(), now(T0 + 60_000), owner="w")
+    assert (asking.state, asking.origin) == (State.RECONCILING, State.ACCEPTED)
     asked = looks(accepted_without_news(), contract(), T0 + 60_000, evidence(Shows.IN_PROGRESS))
-    assert asked.operation.state is State.ACCEPTED
+    assert (asked.operation.state, asked.operation.origin) == (State.ACCEPTED, None)

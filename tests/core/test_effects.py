@@ -204,6 +204,17 @@ def test_a_declared_look_up_is_asked_before_any_resend(effect):
     assert decide(asked, rules, now(T0 + 60_000)).step == Send(resend=True)
 
 
+@pytest.mark.proves("CORE-20")
+@pytest.mark.parametrize("effect", [Effect.KEYED_CREATE, Effect.IDEMPOTENT_CALL])
+def test_a_look_before_the_last_attempt_is_not_asking_before_the_next(effect):
+    rules = rules_of(effect, retry=RetryRules(resend=4))
+    again = tried(attempt(), attempt(2, resend=True, at=T0 + 30_000))
+    asked = adding(again, *absences(T0 + 20_000))
+    assert isinstance(decide(asked, rules, now(T0 + 90_000)).step, LookUp)
+    anew = adding(asked, *absences(T0 + 50_000))
+    assert decide(anew, rules, now(T0 + 90_000)).step == Send(resend=True)
+
+
 @pytest.mark.parametrize("effect", effects("straight", "keyed"))
 def test_a_safe_resend_needs_no_look_up(effect):
     step = decide(tried(attempt()), rules_of(effect, lookups=()), now(T0 + 60_000)).step
