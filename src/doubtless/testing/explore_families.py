@@ -83,7 +83,7 @@ def _operator(scene: Scene) -> Scene:
     """The deadline comes before absence can be confirmed."""
     rules = replace(scene.contract, recovery_deadline_ms=3 * TICK)
     return with_faults(
-        _narrow(replace(scene, contract=rules)), "operator", words=1 if scene.keyed else 2
+        _narrow(replace(scene, contract=rules)), "operator", words=1 if _resends(scene) else 2
     )
 
 
@@ -94,7 +94,7 @@ def _repeat(scene: Scene) -> Scene:
 def _webhook(scene: Scene) -> Scene:
     rules = replace(scene.contract, events=EVENTS)
     return with_faults(
-        _narrow(replace(scene, contract=rules)), "webhook", hooks=1 if scene.keyed else 2
+        _narrow(replace(scene, contract=rules)), "webhook", hooks=1 if _resends(scene) else 2
     )
 
 
