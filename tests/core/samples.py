@@ -15,6 +15,7 @@ from doubtless.core.contract import (
     Stores,
 )
 from doubtless.core.decisions import Word, rule
+from doubtless.core.effects import RULES
 from doubtless.core.model import (
     Approval,
     Attempt,
@@ -67,6 +68,7 @@ def contract(effect: Effect = Effect.WRITE, **changes) -> Contract:
         timeout_ms=TIMEOUT,
         in_flight_horizon_ms=HORIZON,
         lookups=(LOOKUP,),
+        on_absent=RULES[effect].on_absent,
     )
     return replace(base, **changes)
 

@@ -233,7 +233,6 @@ def test_the_word_not_done_says_nothing_of_an_attempt_that_is_opened_later():
     assert verdict(later, at=T0 + 90_000) is Verdict.UNKNOWN
 
 
-@pytest.mark.xfail(strict=True, reason="`opened_ms <= at_ms` takes it for an earlier attempt")
 @pytest.mark.proves("INV-2")
 def test_the_word_not_done_says_nothing_of_an_attempt_that_is_opened_in_the_same_millisecond():
     before = adding(tried(attempt()), word(Shows.NOT_APPLIED))

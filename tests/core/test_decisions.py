@@ -105,7 +105,6 @@ def test_done_and_not_done_settle_in_every_state_where_they_are_legal(state, wor
     assert after.state is expected
 
 
-@pytest.mark.xfail(strict=True, reason="it waits for the look, and `again` prepares another")
 @pytest.mark.proves("CORE-51")
 @pytest.mark.parametrize("word", [Word.DONE, Word.NOT_DONE, Word.AGAIN])
 def test_a_decision_settles_at_once_although_a_look_was_asked_for_before(word):
@@ -266,7 +265,6 @@ def test_the_claim_outlasts_a_worker_that_may_be_alive():
     assert claim_until_ms(after, rules, now(until + 1)) == until + 1
 
 
-@pytest.mark.xfail(strict=True, reason="`refused`: nothing is said of what may still arrive")
 @pytest.mark.proves("CORE-55")
 def test_an_early_not_done_shows_the_time_although_another_attempt_was_refused():
     before = tried(attempt(), attempt(2, seen=Seen.REJECTED, at=T0 + 11_000))

@@ -221,7 +221,6 @@ def test_a_safe_resend_needs_no_look_up(effect):
     assert step == Send(resend=True)
 
 
-@pytest.mark.xfail(strict=True, reason="it is resent whatever `on_absent` says")
 @pytest.mark.parametrize("effect", effects("straight", "keyed"))
 @pytest.mark.parametrize("on_absent", [OnAbsent.REPORT, OnAbsent.REVIEW])
 def test_a_contract_that_orders_no_resend_gets_none(effect, on_absent):
@@ -302,7 +301,6 @@ def test_a_read_never_enters_unknown(life: Life):
         assert not unknown & {record.operation.state for record in life.records}
 
 
-@pytest.mark.xfail(strict=True, reason="in review, and `unknown_reconciliation_required`")
 def test_a_read_that_was_accepted_and_never_answered_fails_and_may_be_repeated():
     rules = rules_of(Effect.READ, key=None)
     before = ends(sends(record(), rules, T0), rules, T0 + 1_000, Seen.ACCEPTED)

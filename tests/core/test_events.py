@@ -121,14 +121,12 @@ def test_a_tie_that_comes_to_light_after_a_success_is_not_lost():
     assert settled(before, RULES, T0 + 30_000).operation.state is State.MANUAL_REVIEW
 
 
-@pytest.mark.xfail(strict=True, reason="reading the object drops what no event said")
 def test_a_tie_takes_nothing_away_from_an_answer_that_says_success():
     answered = adding(tried(attempt()), witnessed(1, Shows.APPLIED, source=Source.RESPONSE))
     read = adding(answered, *tied(), evidence(Shows.NOT_APPLIED, at=T0 + 90_000))
     assert verdict(read) is Verdict.CONTRADICTION
 
 
-@pytest.mark.xfail(strict=True, reason="failed, safe to retry: the finding of before is kept")
 def test_a_tie_between_two_attempts_that_never_left_goes_to_a_person():
     before = tried(attempt(seen=Seen.NOT_SENT), state=State.PREPARED, cause=Cause.NOT_SENT)
     after = settled(adding(before, *tied()), RULES, NOON + 1_000)

@@ -215,7 +215,6 @@ def test_without_review_nothing_is_resent_past_the_deadline(effect, at):
     assert not isinstance(step(adding(UNKNOWN, *absences(T0 + 20_000)), rules, at), Send)
 
 
-@pytest.mark.xfail(strict=True, reason="a late absence, or a late proof, sends it")
 @pytest.mark.proves("CORE-29")
 @pytest.mark.parametrize(
     "items",
@@ -281,7 +280,6 @@ def test_a_resend_that_never_left_uses_no_resend():
     assert step(spent, rules, T0 + 90_000) == Escalate(cause=Cause.NOTHING_LEFT)
 
 
-@pytest.mark.xfail(strict=True, reason="resends use up the attempts for what is proven not done")
 def test_resends_use_up_none_of_the_attempts_for_what_is_proven_not_done():
     rules = contract(Effect.IDEMPOTENT_CALL, key=KEY, retry=retrying(attempts=2, resend=4))
     resent = [attempt(n, resend=True, at=T0 + n * 20_000) for n in (2, 3)]

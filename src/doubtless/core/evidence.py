@@ -80,7 +80,7 @@ def proof_of(attempt: Attempt, evidence: Iterable[Evidence]) -> Cause | None:
     for item in evidence:
         cause = ATTEMPT_PROOF.get(item.shows)
         if item.source is Source.OPERATOR and item.shows is Shows.NOT_APPLIED:
-            if attempt.opened_ms <= item.at_ms and found is None:
+            if attempt.opened_ms < item.at_ms and found is None:
                 found = Cause.OPERATOR_NOT_DONE
         elif cause is not None and item.attempt is not None:
             replay = item.source is Source.KEY_REPLAY and item.attempt >= attempt.number
@@ -283,19 +283,26 @@ class _Claims:
 
     def _read_again(self, contract: Contract) -> "_Claims":
         """Let a look-up that was begun after tied events decide between them."""
-        instants = [item.occurred_ms for item in self.all if item.source is Source.WEBHOOK]
-        tied_ms = max(instant for instant in instants if instant is not None)
+        applied = {item.occurred_ms for item in self.applied if item.source is Source.WEBHOOK}
+        tied_ms = max(
+            item.occurred_ms
+            for item in self.failed
+            if item.occurred_ms is not None and item.occurred_ms in applied
+        )
 
         def fresh(item: Evidence) -> bool:
             speaks_ms = item.begun_ms - contract.lag_ms
             return item.source is Source.LOOKUP and speaks_ms >= tied_ms
 
-        read = [item for item in (*self.applied, *self.failed) if fresh(item)]
-        if not read:
+        if not any(fresh(item) for item in (*self.applied, *self.failed)):
             return self
+
+        def stands(item: Evidence) -> bool:
+            return item.source is not Source.WEBHOOK or item.occurred_ms != tied_ms
+
         return _Claims(
-            tuple(item for item in read if item.shows is Shows.APPLIED),
-            tuple(item for item in read if item.shows is Shows.NOT_APPLIED),
+            tuple(item for item in self.applied if stands(item)),
+            tuple(item for item in self.failed if stands(item)),
             self.going_on,
             self.conflicts,
         )

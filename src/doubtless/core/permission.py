@@ -62,7 +62,11 @@ def key_lives(record: Record, contract: Contract, now: Now) -> bool:
 
 def tries_left(record: Record, contract: Contract) -> bool:
     """Whether one more send is within the budget for attempts that are proven not done."""
-    counted = [a for a in record.attempts if a.number > record.operation.budget_from]
+    counted = [
+        attempt
+        for attempt in record.attempts
+        if attempt.number > record.operation.budget_from and not attempt.resend
+    ]
     return len(record.attempts) < ATTEMPTS_MAX and len(counted) < contract.retry.attempts
 
 
@@ -146,25 +150,26 @@ class Repeat:
 def may_repeat(record: Record, contract: Contract, now: Now) -> Repeat:
     """Judge a repeated call with the same id, or an operator's retry, of a failed operation."""
     operation = record.operation
-    if operation.state is not State.FAILED or operation.cause not in HARMLESS_CAUSES:
+    if operation.state is not State.FAILED:
         return Repeat(allowed=False, why="it did not end as provably not done")
+    arrives_ms = 0
+    if operation.cause not in (Cause.CONFIRMED_ABSENT, Cause.DEFINITE_FAILURE):
+        arrives_ms = arrives_unless_absent_ms(record, contract, now)
+    may_arrive = arrives_ms > now.ms
     reasons = {
+        "it did not end as provably not done": operation.cause not in HARMLESS_CAUSES,
         "the object is being worked on by another operation": record.object_taken_by is not None,
         "a newer operation on the same object exists": record.newer_twin is not None,
         "it was overtaken": record.overtaken_by is not None,
         "its intent is void": now.ms >= operation.valid_until_ms,
         "the provider may have forgotten the key": not key_lives(record, contract, now),
         "all attempts are used up": len(record.attempts) >= ATTEMPTS_MAX,
+        "something of it may still arrive": may_arrive,
+        HASTY: _hasty(record, contract, arrives_ms),
     }
-    arrives_ms = 0
     if operation.cause is Cause.CONFIRMED_ABSENT:
         stands = weigh(record, contract, now).basis is Cause.CONFIRMED_ABSENT
         reasons["its absence is not proven any more"] = not stands
-    else:
-        arrives_ms = arrives_unless_absent_ms(record, contract, now)
-    may_arrive = arrives_ms > now.ms
-    reasons["something of it may still arrive"] = may_arrive
-    reasons[HASTY] = _hasty(record, contract, arrives_ms)
     why = next((why for why, holds in reasons.items() if holds), "")
     return Repeat(
         allowed=not why,

@@ -8,7 +8,7 @@ immediately before the first byte.
 from typing import assert_never
 
 from doubtless.core.contract import Contract, OnAbsent
-from doubtless.core.effects import RULES
+from doubtless.core.effects import NO_EFFECT, RULES
 from doubtless.core.evidence import (
     FOREVER_MS,
     Finding,
@@ -62,7 +62,7 @@ def _step(record: Record, contract: Contract, now: Now, finding: Finding) -> Ste
         case State.MANUAL_REVIEW:
             return _when_in_review(record, contract, now, finding)
         case State.SUCCEEDED | State.FAILED | State.REJECTED | State.CANCELLED:
-            return _when_ended(record, finding)
+            return _when_ended(record, contract, finding)
         case _:
             assert_never(record.operation.state)
 
@@ -211,6 +211,8 @@ def _when_accepted(record: Record, contract: Contract, now: Now, finding: Findin
         case Verdict.IN_PROGRESS | Verdict.UNKNOWN:
             end_ms = operation.completes_by_ms or now.ms
             if now.ms >= end_ms:
+                if contract.effect in NO_EFFECT:
+                    return Settle(to=State.FAILED, cause=Cause.NO_EFFECT)
                 if seen_at_work(record) or not _asks(contract):
                     return _ask_a_person(record, contract, Cause.OVERDUE, now)
                 return Move(to=State.UNKNOWN, cause=Cause.NO_NEWS_AFTER_ACCEPTED)
@@ -238,7 +240,8 @@ def _when_unknown(record: Record, contract: Contract, now: Now, finding: Finding
     """A worker that is looking holds back the next look or send, but no proof."""
     operation = record.operation
     if operation.state is State.RECONCILING:
-        if operation.owner is None and operation.looks == 0 and _asks(contract):
+        asked = operation.owner is None and operation.looks == 0 and _asks(contract)
+        if asked and not _a_person_spoke(record):
             return LookUp(at_ms=now.ms)  # a person asked to look again: it is looked at first
         if (operation.lease_end_ms or 0) > now.ms:
             step = _by_verdict(record, contract, now, finding)
@@ -263,12 +266,19 @@ def _by_verdict(record: Record, contract: Contract, now: Now, finding: Finding) 
             if operation.deadline_ms is None:
                 return Move(to=State.UNKNOWN, cause=Cause.NO_NEWS_AFTER_ACCEPTED)
             return _still_unknown(record, contract, now, finding)
+        case Verdict.NOT_APPLIED if not contract.review and _is_late(record, now):
+            return Settle(to=State.FAILED, cause=finding.basis or Cause.NOT_SENT)  # never sent now
         case Verdict.NOT_APPLIED:
             return _not_done(record, contract, now, finding, again=operation.state)
         case Verdict.UNKNOWN:
             return _still_unknown(record, contract, now, finding)
         case _:
             assert_never(finding.verdict)
+
+
+def _is_late(record: Record, now: Now) -> bool:
+    deadline_ms = record.operation.deadline_ms
+    return deadline_ms is not None and now.ms >= deadline_ms
 
 
 def _still_unknown(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:
@@ -280,7 +290,8 @@ def _still_unknown(record: Record, contract: Contract, now: Now, finding: Findin
         return _ask_a_person(record, contract, Cause.NOT_ATTRIBUTED, now)
     resend_ms = FOREVER_MS
     taken = finding.verdict is Verdict.IN_PROGRESS
-    if not taken and may_resend(record, contract, now, absent=False):
+    ordered = contract.on_absent is OnAbsent.RESEND or contract.duplicates_acceptable
+    if ordered and not taken and may_resend(record, contract, now, absent=False):
         resend_ms = next_send_ms(record, contract)
         if resend_ms <= now.ms and _asked_since_last_attempt(record, contract):
             return Send(resend=True)
@@ -356,15 +367,15 @@ def _in_time(record: Record, now: Now) -> bool:
     return completes_by_ms is None or now.ms < completes_by_ms
 
 
-def _when_ended(record: Record, finding: Finding) -> Step:
+def _when_ended(record: Record, contract: Contract, finding: Finding) -> Step:
     """A closed operation opens again only where authoritative evidence contradicts it."""
     contradicts = {
         State.SUCCEEDED: (Verdict.NOT_APPLIED, Verdict.CONTRADICTION),
         State.FAILED: (Verdict.APPLIED, Verdict.IN_PROGRESS, Verdict.CONTRADICTION),
     }
     operation = record.operation
-    if operation.cause is Cause.OPERATOR_UNSURE:
-        return Wait(until_ms=FOREVER_MS)  # closed in doubt: what follows it says that it may double
+    if operation.cause is Cause.OPERATOR_UNSURE or contract.effect in NO_EFFECT:
+        return Wait(until_ms=FOREVER_MS)  # closed in doubt, or without any effect
     if finding.verdict in contradicts.get(operation.state, ()):
         return Escalate(cause=Cause.CONTRADICTION)
     return Wait(until_ms=FOREVER_MS)

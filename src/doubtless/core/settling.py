@@ -86,8 +86,11 @@ def settle(record: Record, contract: Contract, now: Now) -> tuple[Change, ...]:
             break
         changes.append(_change(record, contract, now, after, decision))
         record = replace(record, operation=after)
-        # Steps add no evidence: what was found stands.
-        decision = decide(record, contract, now, finding=decision.finding)
+        # Steps add no evidence: what was found stands, save that a tie which is still to be read
+        # while it is open is a contradiction once it has ended.
+        reread = after.state.ends and decision.finding.verdict is Verdict.UNKNOWN
+        finding = None if reread else decision.finding
+        decision = decide(record, contract, now, finding=finding)
     due_ms = due_of(decision, record.operation, now)
     if due_ms != record.operation.due_ms:
         timed = replace(record.operation, due_ms=due_ms)

@@ -158,7 +158,7 @@ class Book:
             tx, stored, after, reason=f"send: {by}", principal=principal, inputs=inputs
         )
         attempts.open_attempt(tx, self.tenant, stored.id, attempt, principal=principal)
-        if stored.state.ends:
+        if stored.state.ends or contract.latest_wins:
             self._reclaim(tx, saved, now)
         opened = replace(record, operation=saved, attempts=(*record.attempts, attempt))
         return Begun(record=opened, contract=contract, attempt=attempt)

@@ -149,7 +149,7 @@ def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
     record = Record(operation=operation)
     if contract.latest_wins or not isinstance(policy.decide(record, contract, now).step, Send):
         _insert(book, tx, ask, operation)
-        _take_claim(book, tx, ask, operation, now)
+        _take_claim(book, tx, operation, now)
         return _settle_new(book, tx, ask, now)
     owner = book.surroundings.owner
     correlation_id = ask.correlation_id or f"{ask.ref}-1"
@@ -157,7 +157,7 @@ def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
         record, contract, now, owner=owner, correlation_id=correlation_id, resend=False
     )
     stored = _insert(book, tx, ask, operation, moved_to=moved)
-    _take_claim(book, tx, ask, operation, now)
+    _take_claim(book, tx, operation, now)
     attempts.open_attempt(tx, book.tenant, stored.id, attempt, principal=ask.principal)
     opened = Record(operation=stored, attempts=(attempt,))
     begun = Begun(
@@ -223,8 +223,8 @@ def _insert(
     )
 
 
-def _take_claim(book: Book, tx: Transaction, ask: Ask, operation: Operation, now: Now) -> None:
-    if operation.claim is not None and not ask.tool.contract.latest_wins:
+def _take_claim(book: Book, tx: Transaction, operation: Operation, now: Now) -> None:
+    if operation.claim is not None:  # where the latest wins, an older one may hold it still
         claims.take_claim(tx, book.tenant, operation.source, operation.claim, operation.id, now.ms)
 
 
