@@ -10,6 +10,7 @@ from typing import Final
 REQUIREMENTS: Final[dict[str, str]] = {
     # What can be imported.
     "API-1": "The public names are these, and each can be imported.",
+    "API-2": "A finished operation keeps no memory of the process that carried it out.",
     # Incidents that other systems had, told with ours: each leads to one effect at most.
     "CASE-A-3": "What is not settled is not sent under an id that the caller makes up meanwhile.",
     "CASE-A-11": "A repeat with its id is told the result; a new id, or none, is a new intent.",
@@ -28,10 +29,10 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "CLI-2": "`call` prints the outcome as JSON; the same call again joins, and sends nothing.",
     "CLI-3": "Bad input is refused with its place and its mend, before anything is sent.",
     "CLI-4": "Commands that read ask no provider, change nothing and create no ledger.",
-    "CLI-5": "`operations show` explains an operation, and offers only decisions that are possible.",
+    "CLI-5": "`operations show` explains an operation, and offers only possible decisions.",
     "CLI-6": "`operations list` finds operations by state, tool, session and age.",
     "CLI-7": "`resolve` records an operator's decision and carries it out.",
-    "CLI-8": "Settings come from flags, then variables, then doubtless.toml; a wrong one is an error.",
+    "CLI-8": "Settings come from flags, variables, doubtless.toml, in that order; wrong ones fail.",
     "CLI-9": "`contracts check` tells every error of a file at once and exits with 2.",
     "CLI-10": "`migrate` concerns existing ledgers only; others are refused with what to do.",
     "CLI-11": "Text for people fits 100 columns, and nothing in it steers the terminal.",
