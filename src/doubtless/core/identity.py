@@ -50,6 +50,8 @@ def _plain(value: Json, left: int) -> Json:
         return {name: _plain(member, left - 1) for name, member in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(member, left - 1) for member in value]
+    if isinstance(value, float) and 2**53 <= abs(value) < 1e21:  # written without an exponent
+        raise NotCanonical(f"{value} is beyond ±(2**53 - 1), and would be read back as an integer")
     return value
 
 

@@ -65,7 +65,8 @@ def tries_left(record: Record, contract: Contract) -> bool:
     counted = [
         attempt
         for attempt in record.attempts
-        if attempt.number > record.operation.budget_from and not attempt.resend
+        if attempt.number > record.operation.budget_from
+        and (not attempt.resend or proof_of(attempt, record.evidence) is Cause.NOT_SENT)
     ]
     return len(record.attempts) < ATTEMPTS_MAX and len(counted) < contract.retry.attempts
 
@@ -77,6 +78,8 @@ def may_resend(record: Record, contract: Contract, now: Now, *, absent: bool) ->
     if now.ms >= record.operation.valid_until_ms or len(record.attempts) >= ATTEMPTS_MAX:
         return False
     if resends_left(record, contract) <= 0 or not key_lives(record, contract, now):
+        return False
+    if not tries_left(record, contract) and _last_never_left(record):
         return False
     if contract.duplicates_acceptable:
         return True
@@ -100,6 +103,11 @@ def may_resend(record: Record, contract: Contract, now: Now, *, absent: bool) ->
             return absent and contract.key is not None
         case _:
             assert_never(RULES[contract.effect].resend)
+
+
+def _last_never_left(record: Record) -> bool:
+    """Whether the last send provably never left: such a one is free, but not without end."""
+    return proof_of(record.attempts[-1], record.evidence) is Cause.NOT_SENT
 
 
 def _broke_its_promise(record: Record) -> bool:

@@ -113,6 +113,8 @@ def _void(record: Record, contract: Contract, now: Now) -> Cause | None:
         return Cause.INTENT_EXPIRED
     if record.overtaken_by is not None:
         return Cause.OVERTAKEN
+    if _too_late_to_send(record, contract, now):
+        return Cause.POLICY
     if record.attempts and (
         not tries_left(record, contract) or not key_lives(record, contract, now)
     ):
@@ -166,6 +168,8 @@ def _not_done(
     """Nothing happened, provably. `again` is the state from which a further send would start."""
     basis = finding.basis or Cause.NOT_SENT
     failed = Settle(to=State.FAILED, cause=basis)
+    if _too_late_to_send(record, contract, now):
+        return failed
     match basis:
         case Cause.CONFIRMED_ABSENT:
             return _absent(record, contract, now, again=again)
@@ -266,8 +270,6 @@ def _by_verdict(record: Record, contract: Contract, now: Now, finding: Finding) 
             if operation.deadline_ms is None:
                 return Move(to=State.UNKNOWN, cause=Cause.NO_NEWS_AFTER_ACCEPTED)
             return _still_unknown(record, contract, now, finding)
-        case Verdict.NOT_APPLIED if not contract.review and _is_late(record, now):
-            return Settle(to=State.FAILED, cause=finding.basis or Cause.NOT_SENT)  # never sent now
         case Verdict.NOT_APPLIED:
             return _not_done(record, contract, now, finding, again=operation.state)
         case Verdict.UNKNOWN:
@@ -276,9 +278,10 @@ def _by_verdict(record: Record, contract: Contract, now: Now, finding: Finding) 
             assert_never(finding.verdict)
 
 
-def _is_late(record: Record, now: Now) -> bool:
+def _too_late_to_send(record: Record, contract: Contract, now: Now) -> bool:
+    """Whether its deadline is over and nobody reviews it: then it is never sent again."""
     deadline_ms = record.operation.deadline_ms
-    return deadline_ms is not None and now.ms >= deadline_ms
+    return not contract.review and deadline_ms is not None and now.ms >= deadline_ms
 
 
 def _still_unknown(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:

@@ -93,7 +93,9 @@ def get(tx: Transaction, tenant: str, operation_id: str) -> Operation | None:
 
 
 BLOCKERS: Final = """
-    select operation.id, operation.state
+    select operation.id,
+           case when operation.state = 'reconciling' and operation.origin = 'accepted'
+                then 'accepted' else operation.state end
       from dependency
       join operation on operation.tenant = dependency.tenant and operation.id = dependency.after_id
      where dependency.tenant = :tenant and dependency.operation_id = :operation_id
