@@ -57,7 +57,7 @@ REFUND: dict[str, Any] = {
 
 REPLAYED: Changes = {
     "effect": "idempotent_call",
-    "on_absent": "review",
+    "on_absent": "resend",
     "business_key": None,
     "lookup": None,
 }
