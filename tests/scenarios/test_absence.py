@@ -68,8 +68,8 @@ async def test_a_request_is_sent_again_while_its_key_surely_lives(story):
     "changes",
     [
         {**SHORT_LIFE, "retry.backoff": "2s"},
-        {**REPLAYED, **LIFE, "idempotency.ttl": "1s"},
-        {**REPLAYED, **LIFE, "idempotency.ttl": None},
+        {**REPLAYED, **LIFE, "on_absent": "review", "idempotency.ttl": "1s"},
+        {**REPLAYED, **LIFE, "on_absent": "review", "idempotency.ttl": None},
     ],
     ids=["dies while it waits", "too short for any resend", "of unknown life"],
 )
