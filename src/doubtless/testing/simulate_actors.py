@@ -4,18 +4,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from doubtless.core.decisions import Word
 from doubtless.core.model import Json, Record, State
 from doubtless.core.outcome import Outcome
 from doubtless.errors import BadRequest, DecisionRefused, LedgerError
+from doubtless.testing.simulate_stage import Host, Stage
 from doubtless.testing.simulate_tools import TARGETS
-from doubtless.testing.virtual_time import WORLD
 
-if TYPE_CHECKING:
-    from doubtless.testing.simulate_run import Host, Run
-
+PRINCIPALS: Final = ("alpha", "beta")
 HARM_S: Final = 40.0
 OPEN_TO_PEOPLE: Final = frozenset(
     {State.ACCEPTED, State.UNKNOWN, State.RECONCILING, State.MANUAL_REVIEW, State.FAILED}
@@ -36,13 +34,13 @@ class Intent:
 class Actors:
     """All who act in one run."""
 
-    def __init__(self, run: "Run") -> None:
-        self._run, self._chance, self._loop = run, run.chance, run.loop
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self._chance, self._loop = stage, stage.chance, stage.loop
         self._asked: list[tuple[Host, asyncio.Task[None]]] = []
 
     def plan(self) -> None:
         """Decide who will do what and when."""
-        for index in range(self._chance.randint(2, 5)):
+        for index in range(self._chance.choice((1, 1, 2, 3))):
             intent = self._intent(index)
             at_s = self._chance.uniform(0.1, 15.0)
             self._at(at_s, partial(self._call, intent))
@@ -55,7 +53,7 @@ class Actors:
             self._at(self._chance.uniform(1.0, HARM_S), self._set_clock)
 
     def _intent(self, index: int) -> Intent:
-        tool = self._chance.choice(sorted(self._run.contracts))
+        tool = self._chance.choice(sorted(self._stage.contracts))
         arguments: dict[str, Json] = {
             "target": self._chance.choice(TARGETS),
             "amount": self._chance.choice((1, 2)),
@@ -67,12 +65,12 @@ class Actors:
             arguments=arguments,
             operation_id=f"op-{index}" if said else None,
             session_id=self._chance.choice((None, "s1")),
-            principal=self._chance.choice([host.principal for host in self._run.hosts]),
+            principal=self._chance.choice([host.principal for host in self._stage.hosts]),
         )
 
     def _plan_more(self, intent: Intent, at_s: float) -> None:
         """Plan what a forgetful agent does after its first call."""
-        chance, faults = self._chance, self._run.faults
+        chance, faults = self._chance, self._stage.faults
 
         def later() -> float:
             return at_s + chance.choice((chance.uniform(0.0, 1.0), chance.uniform(1.0, 29.0)))
@@ -91,19 +89,19 @@ class Actors:
             self._at(later(), partial(self._call, changed))
         if chance.random() < 0.1 and intent.operation_id is not None:
             other = "beta" if intent.principal == "alpha" else "alpha"
-            if any(host.principal == other for host in self._run.hosts):
+            if any(host.principal == other for host in self._stage.hosts):
                 faults.happened("agent.of_another")
                 self._at(later(), partial(self._call, replace(intent, principal=other)))
         if chance.random() < 0.08 and intent.operation_id is not None:
             self._at(later(), partial(self._withdraw, intent))
 
     def _at(self, in_s: float, act: Callable[[], None]) -> None:
-        self._loop.call_later(in_s, act, context=WORLD)
+        self._stage.later(in_s, act)
 
-    def _host(self, *, principal: str | None = None, tool: str | None = None) -> "Host | None":
+    def _host(self, *, principal: str | None = None, tool: str | None = None) -> Host | None:
         serving = [
             host
-            for host in self._run.hosts
+            for host in self._stage.hosts
             if host.serves
             and principal in (None, host.principal)
             and (tool is None or tool not in host.without)
@@ -124,25 +122,23 @@ class Actors:
             session_id=intent.session_id,
             wait_s=wait_s,
         )
-        self._run.tell(f"{host.process.name}: call {intent.tool} {intent.operation_id}")
+        self._stage.tell(f"{host.process.name}: call {intent.tool} {intent.operation_id}")
         task = self._do(host, call)
         if self._chance.random() < 0.1:
             self._at(self._chance.uniform(0.0, 3.0), partial(self._give_up, task))
 
     def _give_up(self, task: "asyncio.Task[None]") -> None:
         if not task.done():
-            self._run.faults.happened("agent.cancelled")
+            self._stage.faults.happened("agent.cancelled")
             task.cancel()
 
     def _withdraw(self, intent: Intent) -> None:
         host = self._host(principal=intent.principal)
         if host is not None and host.app is not None and intent.operation_id is not None:
-            self._run.faults.happened("agent.withdraws")
+            self._stage.faults.happened("agent.withdraws")
             self._do(host, host.app.cancel(intent.operation_id))
 
-    def _do(
-        self, host: "Host", asked: "Coroutine[object, object, Outcome]"
-    ) -> "asyncio.Task[None]":
+    def _do(self, host: Host, asked: Coroutine[object, object, Outcome]) -> "asyncio.Task[None]":
         async def do() -> None:
             try:
                 outcome = await asked
@@ -150,10 +146,10 @@ class Actors:
                 host.gaps.tell(f"told {type(error).__name__}: {error}")
                 return
             except Exception as error:  # noqa: BLE001 - no caller may ever see another one
-                self._run.checks.fail("fault", f"a caller is met by {error!r}")
+                self._stage.checks.fail("fault", f"a caller is met by {error!r}")
                 return
             host.gaps.tell(f"told {outcome.operation_id} {outcome.state} {outcome.status}")
-            self._run.checks.told(outcome)
+            self._stage.checks.told(outcome)
 
         task = self._loop.create_task(do(), context=host.process.context())
         self._asked.append((host, task))
@@ -169,7 +165,7 @@ class Actors:
         """Let a person decide one operation. She knows the truth, and says it."""
         waiting = [
             record
-            for _, record in sorted(self._run.checks.records.items())
+            for _, record in sorted(self._stage.checks.records.items())
             if record.operation.state in OPEN_TO_PEOPLE
         ]
         if not waiting:
@@ -179,8 +175,8 @@ class Actors:
         word = self._word(record)
         if host is None or host.app is None or word is None:
             return
-        self._run.faults.happened(f"operator.{word.value}")
-        self._run.tell(f"operator: {record.operation.id} {word.value}")
+        self._stage.faults.happened(f"operator.{word.value}")
+        self._stage.tell(f"operator: {record.operation.id} {word.value}")
         decided = host.app.resolve(
             record.operation.id,
             word.value,
@@ -193,7 +189,7 @@ class Actors:
 
     def _nothing_done(self, record: Record) -> bool:
         """Whether it is true that nothing was done, and that nothing of it can still arrive."""
-        ref, world = record.operation.ref, self._run.world
+        ref, world = record.operation.ref, self._stage.world
         return not world.effects_of(ref) and not world.may_still_act(ref)
 
     def _word(self, record: Record) -> Word | None:
@@ -201,7 +197,7 @@ class Actors:
         in_review = state is State.MANUAL_REVIEW
         if state is State.FAILED:
             return Word.RETRY if self._nothing_done(record) else None
-        if self._run.world.effects_of(ref):
+        if self._stage.world.effects_of(ref):
             return self._chance.choice((Word.DONE, Word.DONE, Word.AGAIN))
         if self._nothing_done(record):
             words = [Word.NOT_DONE, Word.AGAIN] + [Word.RETRY, Word.RETRY] * in_review
@@ -212,10 +208,10 @@ class Actors:
 
     def _harm(self) -> None:
         host = self._host()
-        if host is None or self._run.faults.are_over:
+        if host is None or self._stage.faults.are_over:
             return
         what = self._chance.choice(("killed", "stopped", "stopped", "closed"))
-        self._run.faults.happened(f"process.{what}")
+        self._stage.faults.happened(f"process.{what}")
         match what:
             case "killed":
                 host.gaps.tell("KILLED anywhere")
@@ -225,13 +221,13 @@ class Actors:
             case _:
                 host.gaps.tell("is closed")
                 host.closing.set_result(None)
-                self._run.loop.call_later(3.0, self._run.replace, host, context=WORLD)
+                self._stage.later(3.0, partial(self._stage.replace, host))
 
     def _set_clock(self) -> None:
-        if self._run.faults.are_over:
+        if self._stage.faults.are_over:
             return
         seconds = self._chance.choice((3.0, 10.0, 60.0)) * self._chance.choice((1, -1))
-        self._run.faults.happened("clock.forward" if seconds > 0 else "clock.backward")
-        self._run.tell(f"the wall clock is set by {seconds} s")
-        self._run.checks.clock_was_set = True
-        self._run.offset_ms += int(seconds * 1000)
+        self._stage.faults.happened("clock.forward" if seconds > 0 else "clock.backward")
+        self._stage.tell(f"the wall clock is set by {seconds} s")
+        self._stage.checks.clock_was_set = True
+        self._stage.offset_ms += int(seconds * 1000)

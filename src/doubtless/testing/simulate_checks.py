@@ -11,16 +11,15 @@ from typing import Final, cast
 from doubtless.core.contract import STALL_MARGIN_MS, Contract
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.lifecycle import TRANSITIONS
-from doubtless.core.model import Cause, Effect, Principal, Record, Role, Seen, State
+from doubtless.core.model import Cause, Effect, Record, Role, Seen, State
 from doubtless.core.outcome import Outcome, Status
 from doubtless.ledger import journal, operations
-from doubtless.ledger.codec import Row, decode, integer_of, text_of
 from doubtless.ledger.journal import Entry, Kind
 from doubtless.ledger.store import Ledger, Transaction
+from doubtless.testing.simulate_story import TENANT, Story, entry_of, load
 from doubtless.testing.world import World
 from doubtless.testing.world_orders import Order
 
-TENANT: Final = "main"
 # Asked of the table itself: what the ledger's own functions leave out would not be seen else.
 ADDED: Final = """
     select seq, operation_id, at_ms, kind, principal, role, data
@@ -64,7 +63,7 @@ class Checks:
         self.clock_was_set = False  # then leases and boot-time clocks don't agree any more
         self.risked: set[str] = set()  # refs for which an operator took the risk of a second effect
         self._by_ref: dict[str, str] = {}
-        self._entries: dict[str, list[Entry]] = {}
+        self._stories: dict[str, Story] = {}
         self._fixed: dict[str, tuple[str, ...]] = {}
         self._contents: dict[str, bytes] = {}
         self._written: dict[tuple[str, int], Order] = {}
@@ -79,24 +78,27 @@ class Checks:
 
     def committed(self) -> None:
         """Check every operation that a commit has touched."""
-        touched = []
-        for row in self._ledger.read(lambda tx: tx.tuples(ADDED, seq=self._seq)):
-            entry = _entry(row)
-            self._seq = entry.seq
-            self.on_entry(entry)
-            self._entries.setdefault(entry.operation_id, []).append(entry)
-            self._check_entry(entry)
-            if entry.kind is not Kind.REFUSAL and entry.operation_id not in touched:
-                touched.append(entry.operation_id)
 
-        def unit(tx: Transaction) -> list[Record | None]:
-            return [operations.load(tx, TENANT, name) for name in touched]
+        def unit(tx: Transaction) -> list[tuple[str, Record | None]]:
+            touched: dict[str, None] = {}
+            for row in tx.tuples(ADDED, seq=self._seq):
+                entry = entry_of(row)
+                self._add(entry)
+                if entry.kind is not Kind.REFUSAL:
+                    touched[entry.operation_id] = None
+            return [(name, load(tx, name)) for name in touched]
 
-        for name, record in zip(touched, self._ledger.read(unit), strict=True):
+        for name, record in self._ledger.read(unit):
             if record is None:
                 self.fail("lost", f"{name} was committed, and is not there")
             else:
                 self._check(record)
+
+    def _add(self, entry: Entry) -> None:
+        self._seq = entry.seq
+        self.on_entry(entry)
+        self._stories.setdefault(entry.operation_id, Story()).add(entry)
+        self._check_entry(entry)
 
     def _check_entry(self, entry: Entry) -> None:
         change = cast("Mapping[str, str]", entry.data.get("operation", {}))
@@ -117,8 +119,8 @@ class Checks:
         fixed = (operation.key, operation.payload_hash, operation.request_digest, operation.ref)
         if self._fixed.setdefault(operation.id, fixed) != fixed:
             self.fail("identity", f"{operation.id}: key, payload or request changed")
-        entries = [e for e in self._entries[operation.id] if e.kind is not Kind.REFUSAL]
-        self._check_replay(record, entries)
+        if (why := self._stories[operation.id].differs_from(record)) is not None:
+            self.fail("replay", f"{operation.id}: {why}")
         self._check_truth(record)
 
     def _check_replay(self, record: Record, entries: list[Entry]) -> None:
@@ -225,6 +227,10 @@ class Checks:
         past = deadline_ms is not None and self._now_ms() >= deadline_ms
         return not contract.review and past
 
+    def states(self) -> Counter[str]:
+        """Count states, as they were last seen."""
+        return Counter(record.operation.state.value for record in self.records.values())
+
     def ended(self) -> Counter[str]:
         """Check the whole ledger once more, from what it holds, and count states."""
         states: Counter[str] = Counter()
@@ -246,15 +252,3 @@ class Checks:
 
 def _stored(name: str, tx: Transaction) -> tuple[Record | None, list[Entry]]:
     return operations.load(tx, TENANT, name), journal.journal_of(tx, TENANT, name)
-
-
-def _entry(row: Row) -> Entry:
-    seq, operation, at_ms, kind, name, role, data = row
-    return Entry(
-        seq=integer_of(seq),
-        operation_id=text_of(operation),
-        at_ms=integer_of(at_ms),
-        kind=Kind(text_of(kind)),
-        principal=Principal(name=text_of(name), role=Role(text_of(role))),
-        data=decode(text_of(data)),
-    )

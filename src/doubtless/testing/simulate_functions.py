@@ -10,6 +10,7 @@ from doubtless.engine.registry import Tool
 from doubtless.engine.tools import Call
 from doubtless.errors import NotSent, Rejected
 from doubtless.testing.simulate_gaps import Gaps
+from doubtless.testing.simulate_tools import Design
 from doubtless.testing.world import World
 from doubtless.testing.world_orders import Order
 from doubtless.transports.function import Body
@@ -18,10 +19,10 @@ Found = Present | Absent | CouldNotAsk
 
 
 def function_tool(
-    contract: Contract, gaps: Gaps, world: World, *, first_byte: Callable[[Order], None]
+    design: Design, gaps: Gaps, world: World, *, first_byte: Callable[[Order], None]
 ) -> Tool:
     """Return a tool whose function sends one request to the world, and says what came of it."""
-    faults, loop = gaps.faults, gaps.loop
+    contract, faults, loop = design.contract, gaps.faults, gaps.loop
 
     async def act(call: Call, **arguments: Json) -> Json:
         if faults.draw("function.not_sent"):
@@ -51,7 +52,7 @@ def function_tool(
         return {"done": True}
 
     looks = {rules.name: _look(contract, rules, gaps, world) for rules in contract.lookups}
-    return Tool(contract=contract, body=Body(function=act), lookups=looks)
+    return design.with_code(Body(function=act), looks)
 
 
 def _look(

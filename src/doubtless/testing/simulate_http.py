@@ -152,7 +152,7 @@ class SimulatedHttp:
             ref=ref,
             attempt=int(number),
             arguments=json.loads(request.body),
-            key=headers.get("Idempotency-Key"),
+            key=headers.get("idempotency-key"),
             content=json.dumps(content).encode(),
             answer=self._loop.create_future(),
         )

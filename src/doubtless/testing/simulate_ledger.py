@@ -82,10 +82,14 @@ class SimulatedLedger:
             raise Gone
         return self._faulty(work)
 
-    async def commit(self, work: Callable[[Transaction], T]) -> T:
+    async def commit(
+        self, work: Callable[[Transaction], T], *, then: Callable[[T], None] | None = None
+    ) -> T:
         """Do as `Ledger.commit` does: shielded, in turn, and whole even if its caller is gone."""
         self._be_alive()
         waiter: asyncio.Future[object] = self._loop.create_future()
+        if then is not None:
+            waiter.add_done_callback(partial(_go_on, cast("Callable[[object], None]", then)))
         self._queue.append(_Unit(work, waiter, _name(work)))
         chance = self._faults.chance
         delay_s = chance.uniform(0.0005, 0.004)
@@ -94,7 +98,7 @@ class SimulatedLedger:
         self._loop.call_later(delay_s, self._next)
         value: object = None
         with anyio.CancelScope(shield=True):
-            value = await waiter
+            value = await asyncio.shield(waiter)
         return cast("T", value)
 
     def _be_alive(self) -> None:
@@ -147,6 +151,11 @@ class SimulatedLedger:
         value = self._real.write(failing if fails_at else work)
         self._committed()
         return value
+
+
+def _go_on(then: Callable[[object], None], waiter: "asyncio.Future[object]") -> None:
+    if waiter.exception() is None:
+        then(waiter.result())
 
 
 def _name(work: Callable[[Transaction], object]) -> str:

@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from doubtless.core.contract import Contract
@@ -15,7 +15,9 @@ from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.model import Effect, Json
 from doubtless.engine.contracts import Key, Lookup, build_contract, parse_contracts
 from doubtless.engine.contracts_rules import OF_OTHER_TRANSPORTS
+from doubtless.engine.registry import Ask, Tool
 from doubtless.errors import ContractError
+from doubtless.transports.function import Body
 
 DESIGNS: Final = 600  # different tools, from which each run takes a few
 TRIES_MAX: Final = 50
@@ -33,13 +35,28 @@ ARGUMENTS: Final[dict[str, Json]] = {
 REF: Final = "{operation.ref}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Design:
     """One tool."""
 
     contract: Contract
     pending: bool  # its provider may accept work and finish it later
     unique: bool  # one target can be acted on only once
+
+    @cached_property
+    def tool(self) -> Tool:
+        """The tool as processes register it, without code; shared by all of them."""
+        tool = Tool(contract=self.contract)
+        assert tool.digest
+        assert tool.snapshot
+        tool.check({"target": "a", "amount": 1, "etag": "v1"})
+        return tool
+
+    def with_code(self, body: Body, lookups: Mapping[str, Ask]) -> Tool:
+        """Return the tool with a process's own code. What is costly is not computed again."""
+        tool = Tool(contract=self.contract, body=body, lookups=lookups)
+        vars(tool).update({**vars(self.tool), **vars(tool)})
+        return tool
 
 
 async def found_elsewhere(operation: object) -> None:
@@ -110,7 +127,7 @@ def _common(chance: random.Random, effect: Effect) -> dict[str, Any]:
         },
     }
     if effect not in NO_EFFECT:
-        table["recovery_deadline"] = chance.choice(("40s", "60s", "60s", "90s", "500s"))
+        table["recovery_deadline"] = chance.choice(("40s", "60s", "60s", "90s", "240s"))
     if chance.random() < 0.5:
         table["business_key"] = ["target"]
     if chance.random() < 0.1:
@@ -165,7 +182,7 @@ def _pace(chance: random.Random) -> dict[str, Any]:
         "confirmations": chance.choice((1, 2, 3)),
         "in_flight_horizon": chance.choice(("2s", "5s", "10s")),
         "interval": chance.choice(("500ms", "1s", "2s")),
-        "interval_max": "8s",
+        "interval_max": chance.choice(("8s", "30s")),
         "timeout": chance.choice(("500ms", "1s")),
     }
     if chance.random() < 0.85:

@@ -8,11 +8,15 @@ without any of its `finally` blocks having run. There are no threads and no sock
 import asyncio
 import contextlib
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from typing import Final, TypeVar, TypeVarTuple, cast
+from unittest.mock import patch
+
+from anyio._backends import _asyncio
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -212,16 +216,41 @@ def _new_task(
     return _Task(coro, loop=loop, context=context)
 
 
+class _Scope(_asyncio.CancelScope):
+    """A scope that is hashed by its number: who is cancelled first is the same in every run."""
+
+    __slots__ = ("number",)
+    numbers = count(1)
+
+    def __init__(self, deadline: float = math.inf, shield: bool = False) -> None:
+        super().__init__(deadline, shield)
+        self.number = next(self.numbers)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 @contextlib.contextmanager
 def virtual_loop() -> Iterator[VirtualLoop]:
     """Give a loop, and take apart at the end what never ended on it."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
+    _Scope.numbers = count(1)
     try:
-        yield loop
+        with patch.object(_asyncio, "CancelScope", _Scope):
+            yield loop
     finally:
+        _take_apart(loop)
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _take_apart(loop: VirtualLoop) -> None:
+    """Drop the tasks that never ended. What cleans up in them still finds its loop."""
+    asyncio._set_running_loop(loop)  # noqa: SLF001 - nothing runs any more
+    try:
         for task in loop.tasks:
             if not task.done():
                 task.drop()
-        asyncio.set_event_loop(None)
-        loop.close()
+    finally:
+        asyncio._set_running_loop(None)  # noqa: SLF001 - as above
