@@ -169,4 +169,10 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "EXPLORE-2": "Every effect is explored under each family of faults that matters to it.",
     "EXPLORE-3": "Each rule that is switched off is missed by a story of what it prevents.",
     "EXPLORE-4": "Of two operations none acts while it must wait for the other.",
+    # The engine on a virtual clock against a simulated world, with faults in every gap.
+    "SIM-1": "Two thousand seeds double nothing, lose nothing and break no invariant.",
+    "SIM-2": "The same seed gives the same trace, in any process.",
+    "SIM-3": "Every class of fault is seen to happen.",
+    "SIM-4": "A failure names the one command that plays it again.",
+    "SIM-5": "Deliberate faults of our own are found by an invariant.",
 }

@@ -96,7 +96,11 @@ class Actors:
             self._at(later(), partial(self._withdraw, intent))
 
     def _at(self, in_s: float, act: Callable[[], None]) -> None:
-        self._stage.later(in_s, act)
+        def unless_over() -> None:
+            if not self._stage.faults.are_over:
+                act()
+
+        self._stage.later(in_s, unless_over)
 
     def _host(self, *, principal: str | None = None, tool: str | None = None) -> Host | None:
         serving = [
