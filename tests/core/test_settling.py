@@ -118,6 +118,7 @@ def test_nothing_but_evidence_attempts_and_time_moves_an_operation(life: Life):
                 assert (
                     person
                     or doubt
+                    or after.operation.cause is Cause.NO_EFFECT
                     or weigh(before, life.contract, when).verdict is (Verdict.NOT_APPLIED)
                 )
 

@@ -6,10 +6,12 @@ so that no attempt, process or model can ever make a second one.
 
 import base64
 import hashlib
+import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import rfc8785
@@ -69,7 +71,12 @@ def payload_hash(tool: str, arguments: Mapping[str, Json], volatile: Sequence[st
 def hash_of(tool: str, stable: bytes) -> str:
     """Hash a tool and its arguments, which are canonical already, as `payload_hash` does."""
     # Canonical JSON sorts its members, and "arguments" comes before "tool".
-    return sha256(b'{"arguments":' + stable + b',"tool":' + canonical(tool) + b"}")
+    return sha256(b'{"arguments":' + stable + b',"tool":' + _name(tool) + b"}")
+
+
+@lru_cache(maxsize=1024)
+def _name(tool: str) -> bytes:
+    return canonical(tool)
 
 
 def derive(ledger_id: bytes, operation_id: str) -> bytes:
@@ -126,8 +133,7 @@ def claim_of(key: str | None, *, principal: str, session_id: str, payload: str) 
     """Return what is claimed while an operation is open: its object, or else its own payload."""
     if key is not None:
         return key
-    scope: list[Json] = ["payload", principal, session_id, payload]
-    return canonical(scope).decode()
+    return json.dumps(["payload", principal, session_id, payload], separators=(",", ":"))
 
 
 # --- meeting another operation -------------------------------------------------------------------

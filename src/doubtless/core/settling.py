@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 from doubtless.core.contract import Contract
 from doubtless.core.evidence import proof_of, unproven
 from doubtless.core.lifecycle import Need, advance
-from doubtless.core.model import Cause, Json, Now, Operation, Record, Source, State, Verdict
+from doubtless.core.model import (
+    Cause,
+    Json,
+    Now,
+    Operation,
+    Record,
+    Source,
+    State,
+    Verdict,
+    revised,
+)
 from doubtless.core.policy import decide
 from doubtless.core.reasons import explain
 from doubtless.core.schedule import next_send_ms
@@ -70,7 +80,7 @@ def enter(
         changes["not_before_ms"] = None
     if target is State.MANUAL_REVIEW and source is not State.MANUAL_REVIEW:
         changes["looks"] = 0
-    return replace(operation, **{**changes, **also})  # type: ignore[arg-type]
+    return revised(operation, {**changes, **also})
 
 
 def settle(record: Record, contract: Contract, now: Now) -> tuple[Change, ...]:
