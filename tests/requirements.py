@@ -120,6 +120,16 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "DEMO-4": "The demonstration leaves no file and no process behind.",
     "DOCS-1": "What the README shows was run: its examples work as they are written.",
     "DOCS-2": "The generated pages say what the code says.",
+    # Operators' decisions, carried out.
+    "DECIDE-1": "Done settles as success, and whoever waits or repeats the call is told so.",
+    "DECIDE-2": "Not done permits a repeat only if it was said once nothing could arrive.",
+    "DECIDE-3": "Unsure keeps the review, and is recorded.",
+    "DECIDE-4": "Retry sends the same operation under the same key, or is refused.",
+    "DECIDE-5": "Look again asks the look-ups under a new deadline, or is refused.",
+    "DECIDE-6": "A decision that is stale, illegal or no word is refused, and changes nothing.",
+    "DECIDE-7": "Again hands the object to a new operation; a possible duplicate says so.",
+    "DECIDE-8": "Late evidence settles what ran out of time, and reopens what it contradicts.",
+    "DECIDE-9": "The timeline names who did each step, and what it was made from.",
     # The engine around a call: who carries it out, and what happens when that ends.
     "ENGINE-4": "An operation is left to a process that has its function, or to its deadline.",
     "ENGINE-6": "An attempt that its ending application cuts off is recorded as it is known.",
