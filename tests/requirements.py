@@ -137,6 +137,12 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "ENGINE-9": "A credential goes to its own source, and is shown nowhere.",
     "ENGINE-10": "A read says that it may be relied on only if it is whole, fresh and settled.",
     "ENGINE-11": "Only a process that is provably gone is taken for dead.",
+    "ENGINE-12": "A session tells its principal what is open and what has ended, and nobody else.",
+    "ENGINE-13": "A call joins what it means; only one that sent nothing was done already.",
+    "ENGINE-14": "A refusal names what stands in the way, to its owner alone, and is recorded.",
+    "ENGINE-15": "A call that can't be carried out as it was written records nothing.",
+    "ENGINE-16": "A call waits as long as it is told to, and is carried out all the same.",
+    "ENGINE-17": "Only its principal withdraws an operation, and only if nothing was sent.",
     # Look-ups in code.
     "LOOKUP-1": "A look-up in code says present, absent or could-not-ask, and is believed so.",
     "LOOKUP-5": "Whatever else comes of a look-up in code could not be asked, and harms no other.",
