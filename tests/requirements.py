@@ -155,6 +155,8 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "TOOL-8": "A caller that gives up doesn't stop its function, and a repeat joins it.",
     "TOOL-9": "A cancellation that escapes from a function concerns its operation alone.",
     "TOOL-10": "A signature that can't carry a tool is refused when it is declared.",
+    "TOOL-11": "What call.http sends carries key and correlation id, and is sent once at most.",
+    "TOOL-12": "A function is started once, behind its gate, and never after its time.",
     # Rows of the scenario table: what a provider does, and what it must lead to by its own count.
     "ROW-A-1": "An answer lost after the effect is unknown, looked up, succeeded; sent once.",
     "ROW-A-2": "A request dropped before the effect is sent again only after confirmed absence.",
