@@ -143,6 +143,10 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "ENGINE-15": "A call that can't be carried out as it was written records nothing.",
     "ENGINE-16": "A call waits as long as it is told to, and is carried out all the same.",
     "ENGINE-17": "Only its principal withdraws an operation, and only if nothing was sent.",
+    "ENGINE-18": "A worker takes up what others left, and several double nothing.",
+    "ENGINE-19": "What a dead process held is taken up at once, and nobody else's before its lease.",
+    "ENGINE-20": "Where the clocks part it is recorded, and absence and key life start again.",
+    "ENGINE-21": "A worker outlasts a ledger that fails, and an operation that can't be moved on.",
     # Look-ups in code.
     "LOOKUP-1": "A look-up in code says present, absent or could-not-ask, and is believed so.",
     "LOOKUP-5": "Whatever else comes of a look-up in code could not be asked, and harms no other.",
