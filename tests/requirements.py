@@ -144,7 +144,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "ENGINE-16": "A call waits as long as it is told to, and is carried out all the same.",
     "ENGINE-17": "Only its principal withdraws an operation, and only if nothing was sent.",
     "ENGINE-18": "A worker takes up what others left, and several double nothing.",
-    "ENGINE-19": "What a dead process held is taken up at once, and nobody else's before its lease.",
+    "ENGINE-19": "What a dead process held is taken up at once; all else is left to its lease.",
     "ENGINE-20": "Where the clocks part it is recorded, and absence and key life start again.",
     "ENGINE-21": "A worker outlasts a ledger that fails, and an operation that can't be moved on.",
     # Look-ups in code.
