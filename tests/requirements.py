@@ -150,6 +150,11 @@ REQUIREMENTS: Final[dict[str, str]] = {
     # Look-ups in code.
     "LOOKUP-1": "A look-up in code says present, absent or could-not-ask, and is believed so.",
     "LOOKUP-5": "Whatever else comes of a look-up in code could not be asked, and harms no other.",
+    # What answers and look-ups say, read as the contract tells.
+    "READ-1": "An answer is read as declared, and what can't be read says so.",
+    "READ-2": "A pause that a provider asks for is seconds or a date, and a day at most.",
+    "READ-3": "What is no page is absent only where the provider says so, else not asked.",
+    "READ-4": "Only a whole answer is absent, and only what is ours and says so is applied.",
     # Function tools.
     "TOOL-1": "What a function returns is its success; what escapes it is unknown, never failed.",
     "TOOL-2": "Only what its author names as proof shows that a function did nothing.",
