@@ -147,6 +147,8 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "ENGINE-19": "What a dead process held is taken up at once; all else is left to its lease.",
     "ENGINE-20": "Where the clocks part it is recorded, and absence and key life start again.",
     "ENGINE-21": "A worker outlasts a ledger that fails, and an operation that can't be moved on.",
+    "ENGINE-22": "Who waits is woken at once in this process, and by polling across several.",
+    "ENGINE-23": "A tool is known by name, its contract by digest, and its code where it is.",
     # Look-ups in code.
     "LOOKUP-1": "A look-up in code says present, absent or could-not-ask, and is believed so.",
     "LOOKUP-5": "Whatever else comes of a look-up in code could not be asked, and harms no other.",
