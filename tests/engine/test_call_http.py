@@ -188,12 +188,7 @@ def not_used_before(call: Call) -> None:
     "prepare",
     [
         used_before,
-        pytest.param(
-            not_used_before,
-            marks=pytest.mark.xfail(
-                strict=True, reason="a client that is made after the call has ended still sends"
-            ),
-        ),
+        not_used_before,
     ],
     ids=["used before", "not used before"],
 )

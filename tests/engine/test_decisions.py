@@ -91,7 +91,6 @@ async def test_a_hasty_not_done_permits_no_repeat_until_it_is_said_again(tmp_pat
 
 
 @pytest.mark.proves("DECIDE-2")
-@pytest.mark.xfail(strict=True, reason="the last thing that was confirmed is laid to the transport")
 async def test_what_was_decided_to_be_not_done_is_confirmed_by_the_operator(tmp_path):
     acts = Acts()
     async with application(tmp_path) as app:

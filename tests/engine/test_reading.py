@@ -84,7 +84,6 @@ def test_what_can_not_be_read_is_said_to_be_so_and_is_not_quoted(body, headers, 
 
 
 @pytest.mark.proves("READ-1")
-@pytest.mark.xfail(strict=True, reason="a number beyond any float is read as infinity")
 def test_a_number_that_json_can_not_give_back_is_not_read_as_infinity():
     answer, value = read(reply(b'{"amount": 1e999}'))
     assert answer.unreadable is not None
@@ -112,7 +111,6 @@ def test_an_empty_success_is_unreadable_where_it_leaves_a_declared_question_open
 
 
 @pytest.mark.proves("READ-1")
-@pytest.mark.xfail(strict=True, reason="a question about headers is taken for one about the body")
 def test_an_empty_success_answers_a_question_about_its_headers():
     found = reply(b"", 202, headers={"location": "/jobs/1"})
     answer, _ = read(found, contract(accepted="headers.location"))
@@ -175,10 +173,6 @@ def test_what_is_no_text_is_no_id(body):
 
 # --- Retry-After ---------------------------------------------------------------------------------
 
-OVERFLOWS = pytest.mark.xfail(
-    strict=True, raises=OverflowError, reason="a date beyond the machine's integers is raised"
-)
-
 
 @pytest.mark.proves("READ-2")
 @pytest.mark.parametrize(
@@ -200,8 +194,8 @@ OVERFLOWS = pytest.mark.xfail(
         ("Wed, 31 Dec 1969 23:59:00 GMT", 0),
         ("Fri, 31 Dec 9999 23:59:59 GMT", DAY_MS),
         ("Thu, 32 Jan 1970 00:00:30 GMT", None),
-        pytest.param(f"Thu, 01 Jan {'9' * 20} 00:00:00 GMT", None, marks=OVERFLOWS),
-        pytest.param(f"Thu, 01 Jan 1970 00:00:00 +{'9' * 20}", None, marks=OVERFLOWS),
+        (f"Thu, 01 Jan {'9' * 20} 00:00:00 GMT", None),
+        (f"Thu, 01 Jan 1970 00:00:00 +{'9' * 20}", None),
     ],
     ids=range(18),
 )
@@ -320,7 +314,6 @@ def test_a_filter_that_was_ignored_is_no_absence():
 
 
 @pytest.mark.proves("READ-4")
-@pytest.mark.xfail(strict=True, reason="what was asked for as text or in a list is not recognised")
 @pytest.mark.parametrize(
     ("asked", "told"), [("true", True), (["open", "done"], "done")], ids=["a boolean", "a list"]
 )

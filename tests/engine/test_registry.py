@@ -162,14 +162,7 @@ def test_the_code_of_a_look_up_is_the_registered_one_or_is_imported_by_its_name(
         "os",
         ":find",
         "",
-        pytest.param(
-            "tests.engine.broken_lookup:find",
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=RuntimeError,
-                reason="a module that fails while it is imported stops the worker's step",
-            ),
-        ),
+        "tests.engine.broken_lookup:find",
     ],
     ids=range(7),
 )

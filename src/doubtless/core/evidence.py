@@ -204,7 +204,14 @@ def weigh(record: Record, contract: Contract, now: Now) -> Finding:
     if claims.going_on:
         return _finding(Verdict.IN_PROGRESS, None, claims.going_on, found)
     if not unproven(record, contract):
-        return _finding(Verdict.NOT_APPLIED, _weakest(proofs, contract), (), found)
+        basis = _weakest(proofs, contract)
+        words = [
+            item
+            for item in record.evidence
+            if item.source is Source.OPERATOR and item.shows is Shows.NOT_APPLIED
+        ]
+        said = words[-1:] if basis is Cause.OPERATOR_NOT_DONE else []
+        return _finding(Verdict.NOT_APPLIED, basis, said, found)
     if found.confirmed:
         absences = [item for item in record.evidence if item.shows is Shows.ABSENT]
         return _finding(Verdict.NOT_APPLIED, Cause.CONFIRMED_ABSENT, absences, found)

@@ -35,11 +35,18 @@ def body_of(reply: Reply) -> Json:
     if not reply.body.strip():
         return None
     try:
-        found: Json = json.loads(reply.body, parse_constant=_refuse)
+        found: Json = json.loads(reply.body, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         kind = reply.headers.get("content-type", "no content type")
         raise Unreadable(f"its body is not JSON ({kind.partition(';')[0]})") from error
     return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is beyond what a number can hold")
+    return number
 
 
 def _refuse(constant: str) -> None:
@@ -98,9 +105,9 @@ def _reads_body(rules: ResponseRules) -> bool:
 
 def _needs_body(rules: ResponseRules, reply: Reply) -> bool:
     """Whether an empty success would leave a declared question about it unanswered."""
-    return 200 <= (reply.status or 0) < 300 and (
-        rules.failed is not None or rules.accepted is not None
-    )
+    asked = [text for text in (rules.failed, rules.accepted) if text is not None]
+    reads = any(not text.startswith("headers.") for text in asked)
+    return 200 <= (reply.status or 0) < 300 and reads
 
 
 class _Found:
@@ -145,11 +152,11 @@ def retry_after_ms(text: str | None, *, now_ms: int) -> int | None:
     except ValueError:
         try:
             until = parsedate_to_datetime(text)
-        except (ValueError, TypeError):
+            if until.tzinfo is None:
+                until = until.replace(tzinfo=UTC)
+            seconds = (until - datetime.fromtimestamp(now_ms / 1000, tz=UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError):
             return None
-        if until.tzinfo is None:
-            until = until.replace(tzinfo=UTC)
-        seconds = (until - datetime.fromtimestamp(now_ms / 1000, tz=UTC)).total_seconds()
     if not math.isfinite(seconds):
         return None
     return min(max(0, int(seconds * 1000)), RETRY_AFTER_MAX_MS)
@@ -315,6 +322,11 @@ def _ignored_filter(pages: Sequence[Page], look: LookupRules, values: TemplateVa
         for page in pages:
             for item in page.items:
                 found = item.get(name) if isinstance(item, Mapping) else None
-                if isinstance(found, str | int) and as_text(found) != as_text(value):
+                if isinstance(found, bool) or not isinstance(found, str | int):
+                    continue  # there is more than one way to write these in a query
+                many = (
+                    value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+                )
+                if as_text(found) not in [as_text(each) for each in many]:
                     return name
     return None

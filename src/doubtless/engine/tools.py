@@ -14,8 +14,8 @@ from pydantic import Field, PydanticUserError, create_model
 from doubtless.core.contract import SourceRules
 from doubtless.core.model import Json
 from doubtless.core.outcome import Outcome
-from doubtless.errors import SettingsError
-from doubtless.transports.base import Watch, open_gate
+from doubtless.errors import GateClosed, SettingsError
+from doubtless.transports.base import Watch
 from doubtless.transports.http_client import GuardedClient
 
 P = ParamSpec("P")
@@ -47,6 +47,7 @@ class Call:
         self._limit_s, self._applied = limit_s, applied
         self._watch = Watch()
         self._client: GuardedClient | None = None
+        self._ended = False
 
     @property
     def http(self) -> GuardedClient:
@@ -59,13 +60,19 @@ class Call:
         """
         if self._client is None:
             self._client = GuardedClient(
-                gate=open_gate,
+                gate=self._gate,
                 watch=self._watch,
                 headers=dict(self._headers),
                 source=self._source,
                 limit_s=self._limit_s,
             )
         return self._client
+
+    async def _gate(self) -> float:
+        """Let requests pass while the call lasts; what a task left behind sends is too late."""
+        if self._ended:
+            raise GateClosed("the call has ended")
+        return float("inf")
 
     def applied(self, provider_operation_id: str | None = None) -> None:
         """Record that the effect exists: the point of no return. Durable when it returns.
@@ -82,7 +89,8 @@ class Call:
         return self._client is None or self._client.proves_not_sent() or not self._client.sends
 
     async def aclose(self) -> None:
-        """Close the client, if it was used."""
+        """End the call: nothing is sent through its client any more."""
+        self._ended = True
         if self._client is not None:
             await self._client.aclose()
 
