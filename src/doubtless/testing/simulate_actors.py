@@ -9,6 +9,7 @@ from typing import Final
 from doubtless.core.decisions import Word
 from doubtless.core.model import Json, Record, State
 from doubtless.core.outcome import Outcome
+from doubtless.engine.app import Doubtless
 from doubtless.errors import BadRequest, DecisionRefused, LedgerError
 from doubtless.testing.simulate_stage import Host, Stage
 from doubtless.testing.simulate_tools import TARGETS
@@ -40,15 +41,15 @@ class Actors:
 
     def plan(self) -> None:
         """Decide who will do what and when."""
-        for index in range(self._chance.choice((1, 1, 2, 3))):
+        for index in range(self._chance.choice((1, 1, 1, 1, 2, 3))):
             intent = self._intent(index)
             at_s = self._chance.uniform(0.1, 15.0)
             self._at(at_s, partial(self._call, intent))
             self._plan_more(intent, at_s)
-        for _ in range(self._chance.choice((0, 0, 1, 2, 3))):
+        for _ in range(self._chance.choice((0, 0, 0, 1, 2))):
             self._at(self._chance.uniform(2.0, HARM_S), self._harm)
         for _ in range(self._chance.choice((0, 1, 3, 6))):
-            self._at(self._chance.uniform(5.0, 200.0), self._decide)
+            self._at(self._chance.uniform(5.0, 200.0), self.decide)
         if self._chance.random() < 0.15:
             self._at(self._chance.uniform(1.0, HARM_S), self._set_clock)
 
@@ -75,10 +76,10 @@ class Actors:
         def later() -> float:
             return at_s + chance.choice((chance.uniform(0.0, 1.0), chance.uniform(1.0, 29.0)))
 
-        for _ in range(chance.choice((0, 0, 1, 2, 3))):
+        for _ in range(chance.choice((0, 0, 1, 2))):
             faults.happened("agent.repeats")
             self._at(later(), partial(self._call, intent))
-        if chance.random() < 0.2:
+        if chance.random() < 0.15:
             faults.happened("agent.improvises")
             varied = {**intent.arguments, "amount": 3}
             improvised = replace(intent, operation_id=None, arguments=varied)
@@ -165,7 +166,7 @@ class Actors:
 
     # --- people ----------------------------------------------------------------------------------
 
-    def _decide(self) -> None:
+    def decide(self) -> None:
         """Let a person decide one operation. She knows the truth, and says it."""
         waiting = [
             record
@@ -179,9 +180,11 @@ class Actors:
         word = self._word(record)
         if host is None or host.app is None or word is None:
             return
-        self._stage.faults.happened(f"operator.{word.value}")
         self._stage.tell(f"operator: {record.operation.id} {word.value}")
-        decided = host.app.resolve(
+        self._do(host, self._decided(host.app, record, word))
+
+    async def _decided(self, app: Doubtless, record: Record, word: Word) -> Outcome:
+        outcome = await app.resolve(
             record.operation.id,
             word.value,
             operator="operator",
@@ -189,7 +192,8 @@ class Actors:
             version=record.operation.version,
             mark_duplicate=word is Word.AGAIN and not self._nothing_done(record),
         )
-        self._do(host, decided)
+        self._stage.faults.happened(f"operator.{word.value}")
+        return outcome
 
     def _nothing_done(self, record: Record) -> bool:
         """Whether it is true that nothing was done, and that nothing of it can still arrive."""
@@ -201,12 +205,14 @@ class Actors:
         in_review = state is State.MANUAL_REVIEW
         if state is State.FAILED:
             return Word.RETRY if self._nothing_done(record) else None
+        if in_review and self._chance.random() < 0.4:
+            return self._chance.choice((Word.UNSURE, Word.LOOK_AGAIN, Word.LOOK_AGAIN))
         if self._stage.world.effects_of(ref):
             return self._chance.choice((Word.DONE, Word.DONE, Word.AGAIN))
         if self._nothing_done(record):
             words = [Word.NOT_DONE, Word.AGAIN] + [Word.RETRY, Word.RETRY] * in_review
             return self._chance.choice(words)
-        return self._chance.choice((Word.UNSURE, Word.LOOK_AGAIN)) if in_review else None
+        return None
 
     # --- harm ------------------------------------------------------------------------------------
 

@@ -194,6 +194,11 @@ class Checks:
         if seen in PROVEN_HARMLESS:
             self.fail("proof", f"{name}: attempt {order.attempt} is {seen}, and acts")
 
+    def key_forgotten(self, order: Order) -> None:
+        """Check that nothing is sent any more under a key that may be forgotten."""
+        if not self.clock_was_set:
+            self.fail("key", f"{order.name} arrives when the provider has forgotten its key")
+
     # --- what callers are told -------------------------------------------------------------------
 
     def told(self, outcome: Outcome) -> None:

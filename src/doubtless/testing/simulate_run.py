@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 from unittest.mock import patch
 
+from doubtless.core import policy
 from doubtless.engine import dispatcher, waiting
 from doubtless.errors import LedgerError
 from doubtless.testing.simulate_actors import PRINCIPALS, Actors
@@ -19,8 +20,10 @@ from doubtless.testing.virtual_time import VirtualLoop, virtual_loop
 
 HARM_S: Final = 45.0  # faults end about then
 PROCESSES: Final = (1, 1, 2, 3)
-REST_S: Final = 1.0  # how often it is looked whether all is settled
+DECISIONS: Final = (0, 0, 0, 1, 2)  # of people, about what has come to rest
+REST_S: Final = 4.0  # how often it is looked whether all is settled
 POLLS: Final = (
+    (policy, "POLL_MS", 6_000),
     (dispatcher, "POLL_S", 10.0),
     (waiting, "POLL_MIN_S", 0.3),
     (waiting, "POLL_MAX_S", 3.0),
@@ -59,7 +62,7 @@ class Run:
         await asyncio.sleep(min(REST_S, until_s - self._loop.time()))
 
     async def _come_to_rest(self) -> None:
-        stage = self._stage
+        stage, chance = self._stage, self._chance
         stage.tell("--- faults are over ---")
         stage.faults.are_over = True
         for host in stage.hosts:
@@ -71,9 +74,17 @@ class Run:
         for host in stage.hosts:
             if host is not whole[0] and host.serves:
                 host.closing.set_result(None)
+        await self._rest()
+        for _ in range(chance.choice(DECISIONS)):
+            self._actors.decide()
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Let everything be settled or in a person's hands, and nothing be on its way any more."""
         for _ in range(2):  # what a person decided at the last moment has to come to rest too
             await self._until(self._loop.time() + self._patience_s(), self._rests)
-            await self._until(max(stage.world.quiet_s(), self._loop.time() + 0.1))
+            quiet_s = self._stage.world.quiet_s()
+            await self._until(max(quiet_s, self._loop.time() + 0.1))
 
     def _rests(self) -> bool:
         return not self._actors.are_waiting() and not self._stage.checks.unsettled()

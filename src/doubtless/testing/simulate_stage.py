@@ -74,6 +74,7 @@ class Stage:
             pending=frozenset(d.contract.tool for d in self.designs if d.pending),
             unique=frozenset(d.contract.tool for d in self.designs if d.unique),
             took_effect=self.checks.took_effect,
+            key_forgotten=self.checks.key_forgotten,
             tell=self.tell,
         )
         self.checks.world = self.world

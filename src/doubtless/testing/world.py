@@ -29,6 +29,7 @@ class World:
         faults: Drawn where they can happen.
         unique: Tools of which one target can be acted on only once.
         took_effect: Called at every effect.
+        key_forgotten: Called where a request arrives under a key that is not remembered any more.
         tell: Takes a line of the trace.
     """
 
@@ -40,11 +41,12 @@ class World:
         pending: frozenset[str],
         unique: frozenset[str],
         took_effect: Callable[[Order], None],
+        key_forgotten: Callable[[Order], None],
         tell: Callable[[str], None],
     ) -> None:
         self._loop, self._faults, self._chance = loop, faults, faults.chance
         self._pending, self._unique = pending, unique
-        self._took_effect, self._tell = took_effect, tell
+        self._took_effect, self._key_forgotten, self._tell = took_effect, key_forgotten, tell
         self.things: list[Thing] = []
         self.orders: list[Order] = []
         self._keys: dict[str, KeyRecord] = {}
@@ -94,7 +96,7 @@ class World:
         if faults.draw("request.late"):
             at_s = now_s + span_s * self._chance.choice((self._chance.random(), 0.9, 1.0))
         if faults.draw("provider.slow"):
-            takes_s = self._chance.uniform(0.2, 1.5) * (deadline_s - now_s)
+            takes_s = self._chance.uniform(0.2, 2.0) * (deadline_s - now_s)
         at_s = min(at_s, now_s + span_s)
         takes_s = min(takes_s, max(0.0, now_s + span_s - at_s))
         self._at(at_s, partial(self._arrive, order, takes_s))
@@ -120,6 +122,10 @@ class World:
         record = self._enter(order)
         if record is None:
             return
+        if faults.draw("answer.broken_off"):
+            self._at(self._loop.time() + 0.9 * takes_s, partial(self._deliver, order, LOST))
+            takes_s += self._chance.uniform(0.2, 3.0)
+            takes_s = min(takes_s, order.latest_s - self._loop.time())
         self._at(self._loop.time() + takes_s, partial(self._execute, order, record))
 
     # --- keys ------------------------------------------------------------------------------------
@@ -133,7 +139,7 @@ class World:
         known = self._keys.get(key)
         life_s = 3600.0 if rules.ttl_ms is None else rules.ttl_ms / 1000
         if known is not None and not known.is_running and fresh.first_s >= known.first_s + life_s:
-            self._faults.happened("key.forgotten")
+            self._key_forgotten(order)
             known = None
         if known is None:
             self._keys[key] = fresh
@@ -148,7 +154,8 @@ class World:
             return None
         stored = known.answer
         failed = stored is None or (stored.status or 0) >= 400
-        if failed and rules.stores is not Stores.ALL:
+        shows = rules.stores is Stores.CURRENT_STATE and known.thing is not None
+        if failed and rules.stores is not Stores.ALL and not shows:
             known.is_running = True
             return known
         self._replay(order, known)
@@ -278,12 +285,12 @@ class World:
         elif answer.status is not None and faults.draw("answer.cut_short"):
             answer = replace(answer, body=answer.body[:7], complete=False)
 
-        def deliver() -> None:
-            if not order.answer.done():
-                self._tell(f"provider: {order.name} is answered {answer.status}")
-                order.answer.set_result(answer)
+        self._at(self._loop.time() + delay_s, partial(self._deliver, order, answer))
 
-        self._at(self._loop.time() + delay_s, deliver)
+    def _deliver(self, order: Order, answer: Answer) -> None:
+        if not order.answer.done():
+            self._tell(f"provider: {order.name} is answered {answer.status}")
+            order.answer.set_result(answer)
 
     # --- reads -----------------------------------------------------------------------------------
 
