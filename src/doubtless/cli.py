@@ -286,7 +286,7 @@ def check_contracts(settings: Settings, *, file: str | None, as_json: bool) -> i
     Exits with 2 if something in the file is wrong: all of it is told at once.
     """
     from doubtless.engine.contracts import load_contracts
-    from doubtless.engine.contracts_report import check_data, check_report
+    from doubtless.engine.contracts.report import check_data, check_report
 
     path = file or settings.contracts
     try:

@@ -35,7 +35,7 @@ def carry_out(
         first = await app.call(tool, arguments, operation_id=operation_id, session_id=session_id)
         if not wait_ms or first.outcome not in ("unknown", "pending"):
             return first
-        return _of_this_call(await app.wait(first.operation_id, timeout_s=wait_ms / 1000))
+        return _of_this_call(await app.wait(first.operation_id, timeout=wait_ms / 1000))
 
     return _within(_opened(settings, worker=True, tools=True), act)
 
@@ -78,7 +78,7 @@ def decide(
             mark_duplicate=mark_duplicate,
         )
         if wait_ms:
-            outcome = await app.wait(outcome.operation_id, timeout_s=wait_ms / 1000)
+            outcome = await app.wait(outcome.operation_id, timeout=wait_ms / 1000)
         return outcome
 
     acts = word in ("retry", "again") or bool(wait_ms)

@@ -60,7 +60,7 @@ def history(running_provider, tmp_path_factory) -> Shell:
                 await app.call(
                     "place_bid", {"lot": lot, "amount": 7}, operation_id=name, session_id="s1"
                 )
-            await app.wait("refund-1", timeout_s=20)
+            await app.wait("refund-1", timeout=20)
             await app.resolve(
                 "bid-1", "unsure", operator="night-shift", note="nobody \x1b[2J there"
             )

@@ -13,7 +13,7 @@ from doubtless.core.contract import KeyFormat, OnAbsent, Stores
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.lifecycle import TRANSITIONS
 from doubtless.core.model import Effect, State
-from doubtless.engine import contracts_file
+from doubtless.engine.contracts import file as contract_file
 from doubtless.engine.contracts import parse_contracts
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -198,7 +198,7 @@ def contracts() -> str:
 
 
 def _tables() -> Iterator[ast.ClassDef]:
-    source = Path(contracts_file.__file__).read_text(encoding="utf-8")
+    source = Path(contract_file.__file__).read_text(encoding="utf-8")
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
             yield node

@@ -55,7 +55,7 @@ async def test_the_tool_in_code_runs_as_it_is_written(folder, provider):
     names = await execute(here(blocks("python")[1], provider))
     assert names["outcome"].outcome == "unknown"
     async with names["app"] as app:
-        found = await app.wait("refund_74220", timeout_s=20)
+        found = await app.wait("refund_74220", timeout=20)
     assert (found.status, found.provider_operation_id) == ("succeeded", "re_000001")
     assert len(provider.effects()) == 1
 

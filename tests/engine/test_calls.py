@@ -299,9 +299,9 @@ async def test_a_call_that_does_not_wait_is_pending_and_is_carried_out(tmp_path)
         told = await asked(app, wait_s=0, correlation_id="c1")
         assert (told.status, told.state, told.correlation_id) == ("pending", "executing", "c1")
         assert told.acts["who"] == "worker"
-        assert (await app.wait("o1", timeout_s=0)).status == "pending"
+        assert (await app.wait("o1", timeout=0)).status == "pending"
         go.set()
-        last = await app.wait("o1", timeout_s=WITHIN_S)
+        last = await app.wait("o1", timeout=WITHIN_S)
     assert (last.status, last.result) == ("succeeded", "c1")
 
 
@@ -364,7 +364,7 @@ async def test_an_operation_of_another_principal_is_not_there_for_an_agent(tmp_p
         async with application(tmp_path, principal="two", worker=False) as two:
             for operation_id in ("o1", "nothing"):
                 with pytest.raises(OperationNotFound, match=f"no operation '{operation_id}'"):
-                    await two.wait(operation_id, timeout_s=WITHIN_S)
+                    await two.wait(operation_id, timeout=WITHIN_S)
                 with pytest.raises(OperationNotFound):
                     await two.outcome(operation_id)
                 with pytest.raises(OperationNotFound):

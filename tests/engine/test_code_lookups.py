@@ -219,7 +219,7 @@ async def test_what_is_present_counts_even_if_its_result_is_no_json(tmp_path, re
         declared(app, find)
         await begun(app)
         await asked.wait()
-        told = await app.wait("o1", timeout_s=1)
+        told = await app.wait("o1", timeout=1)
     assert (told.status, told.provider_operation_id) == ("succeeded", "re_1")
 
 

@@ -35,7 +35,7 @@ from doubtless.engine.contracts import (
     parse_contracts,
     read_contract,
 )
-from doubtless.engine.contracts_values import duration_ms, duration_text
+from doubtless.engine.contracts.values import duration_ms, duration_text
 
 WITH_WEBHOOK = {f"webhook.{key}": value for key, value in WEBHOOK["webhook"].items()}
 FULL = """

@@ -6,8 +6,8 @@ import pytest
 from tests.engine.contract_texts import FILE, PLAIN, WEBHOOK, file_text, refund
 
 from doubtless.engine.contracts import Contracts, Lookup, build_contract, parse_contracts
-from doubtless.engine.contracts_answers import answers_of
-from doubtless.engine.contracts_report import check_data, check_report
+from doubtless.engine.contracts.answers import answers_of
+from doubtless.engine.contracts.report import check_data, check_report
 
 WITH_WEBHOOK = {f"webhook.{key}": value for key, value in WEBHOOK["webhook"].items()}
 EVENTS = {"events.types": '["refund.done"]', "events.match": '{ ref = "data.ref" }'}

@@ -314,7 +314,7 @@ async def test_who_waits_is_told_of_a_decision_at_once(tmp_path):
         found: list[str] = []
 
         async def waits() -> None:
-            found.append((await app.wait("o1", timeout_s=WITHIN_S)).status)
+            found.append((await app.wait("o1", timeout=WITHIN_S)).status)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(waits)

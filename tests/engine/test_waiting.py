@@ -195,8 +195,8 @@ async def test_a_caller_in_the_same_process_is_woken_and_one_elsewhere_polls(tmp
 
         await app.call("act", {}, operation_id="o1", wait_s=0)
         async with application(tmp_path, worker=False) as other:
-            here = asyncio.create_task(app.wait("o1", timeout_s=LONG_S))
-            there = asyncio.create_task(other.wait("o1", timeout_s=LONG_S))
+            here = asyncio.create_task(app.wait("o1", timeout=LONG_S))
+            there = asyncio.create_task(other.wait("o1", timeout=LONG_S))
             await anyio.lowlevel.checkpoint()
             go.set()
             with anyio.fail_after(WITHIN_S):
@@ -204,7 +204,7 @@ async def test_a_caller_in_the_same_process_is_woken_and_one_elsewhere_polls(tmp
             assert not there.done()  # nobody tells it, and it asks rarely here
             there.cancel()
             await asyncio.wait({there})
-            assert (await other.wait("o1", timeout_s=LONG_S)).result == "done"
+            assert (await other.wait("o1", timeout=LONG_S)).result == "done"
 
 
 @pytest.mark.proves("ENGINE-22")
@@ -219,7 +219,7 @@ async def test_a_caller_on_another_application_is_told_by_the_ledger(tmp_path):
 
         await app.call("act", {}, operation_id="o1", wait_s=0)
         async with application(tmp_path, worker=False) as other:
-            there = asyncio.create_task(other.wait("o1", timeout_s=WITHIN_S))
+            there = asyncio.create_task(other.wait("o1", timeout=WITHIN_S))
             await anyio.lowlevel.checkpoint()
             assert not there.done()
             go.set()

@@ -45,7 +45,7 @@ async def test_what_a_closed_application_left_prepared_is_carried_out_by_the_nex
     async with application(tmp_path) as app:
         acts.declare(app)
         for number in range(3):
-            told = await app.wait(f"o{number}", timeout_s=WITHIN_S)
+            told = await app.wait(f"o{number}", timeout=WITHIN_S)
             assert (told.status, told.result) == ("succeeded", f"done {number}")
         assert (await entries(app, "attempt", "o0"))[-1]["principal"] == "worker"
     assert sorted((name, number) for name, number, _ in acts.attempts) == [
@@ -59,7 +59,7 @@ async def test_without_a_worker_nothing_is_taken_up(tmp_path):
     await leave_prepared(tmp_path, 1)
     async with application(tmp_path, worker=False) as app:
         acts.declare(app)
-        assert (await app.wait("o0", timeout_s=0.3)).state == "prepared"
+        assert (await app.wait("o0", timeout=0.3)).state == "prepared"
     assert acts.attempts == []
 
 
@@ -72,7 +72,7 @@ async def test_two_workers_on_one_ledger_share_the_work_and_double_nothing(tmp_p
         for app in (one, two):
             acts.declare(app)
         for number in range(count):
-            told = await two.wait(f"o{number}", timeout_s=WITHIN_S)
+            told = await two.wait(f"o{number}", timeout=WITHIN_S)
             assert (told.status, told.attempts) == ("succeeded", 2)
     assert sorted(name for name, _, _ in acts.attempts) == sorted(f"o{n}" for n in range(count))
 
@@ -266,7 +266,7 @@ async def test_a_ledger_that_fails_for_a_while_does_not_end_the_worker(tmp_path,
             await comes_true(lambda: len(failed) > 3)
             assert acts.attempts == []
             fails[0] = False
-            told = await app.wait("o0", timeout_s=WITHIN_S)
+            told = await app.wait("o0", timeout=WITHIN_S)
     assert (told.status, told.attempts) == ("succeeded", 2)
 
 
@@ -287,6 +287,6 @@ async def test_an_operation_that_can_not_be_moved_on_does_not_stop_the_others(
     async with application(tmp_path) as app:
         acts.declare(app)
         for number in (1, 2):
-            told = await app.wait(f"o{number}", timeout_s=WITHIN_S)
+            told = await app.wait(f"o{number}", timeout=WITHIN_S)
             assert told.status == "succeeded"
         assert (await app.outcome("o0")).state == "prepared"

@@ -62,7 +62,7 @@ def lost_answer(stage: Stage) -> Iterator[str]:
             same = again.operation_id == first.operation_id
             stage.claim("lost answer", "the repeat joins", "yes", "yes" if same else "no")
             told.append(f"call again  joined {again.operation_id}, and sent nothing")
-            last = await app.wait("refund-2", timeout_s=SETTLED_S)
+            last = await app.wait("refund-2", timeout=SETTLED_S)
             request = (first.reconcile or {}).get("request")
             told.append(f"afterwards  {last.status}: found by {request}")
             stage.claim("lost answer", "first told", UNKNOWN, first.status)

@@ -14,7 +14,7 @@ from doubtless.core.contract import Contract
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.model import Effect, Json
 from doubtless.engine.contracts import Key, Lookup, build_contract, parse_contracts
-from doubtless.engine.contracts_rules import OF_OTHER_TRANSPORTS
+from doubtless.engine.contracts.rules import OF_OTHER_TRANSPORTS
 from doubtless.engine.registry import Ask, Tool
 from doubtless.errors import ContractError
 from doubtless.transports.function import Body

@@ -5,9 +5,9 @@ from typing import Final
 
 from doubtless.core.contract import STALL_MARGIN_MS, Contract, OnAbsent
 from doubtless.core.effects import NO_EFFECT
-from doubtless.engine.contracts_build import least_recovery_ms
-from doubtless.engine.contracts_draft import Check, Draft
-from doubtless.engine.contracts_values import duration_text
+from doubtless.engine.contracts.build import least_recovery_ms
+from doubtless.engine.contracts.draft import Check, Draft
+from doubtless.engine.contracts.values import duration_text
 from doubtless.errors import Problem
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from doubtless.core.answers import NOT_PROCESSED, REJECTED
 from doubtless.core.contract import (
     ApprovalRules,
     ConditionRules,
@@ -23,25 +24,21 @@ from doubtless.core.contract import (
 )
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.model import Effect, Json
-from doubtless.engine.contracts_file import (
+from doubtless.engine.contracts.file import (
     NO_CORRELATION,
     IdempotencyTable,
     LookupTable,
     RequestTable,
     ToolTable,
 )
-from doubtless.engine.contracts_problems import numbered
-from doubtless.engine.contracts_values import duration_text
+from doubtless.engine.contracts.problems import numbered
+from doubtless.engine.contracts.values import duration_text
 from doubtless.engine.templates import names_in
 
 _T = TypeVar("_T")
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
-REJECTED_STATUSES: Final = frozenset(range(400, 500)) - {
-    408, 409, 421, 423, 424, 425, 429, 499,
-} | {501, 505}  # fmt: skip
-NOT_PROCESSED_STATUSES: Final = frozenset({307, 308, 421, 425, 429})
 TYING_NAMES: Final = frozenset(
     f"operation.{name}"
     for name in ("id", "ref", "idempotency_key", "provider_operation_id", "status_url")
@@ -195,9 +192,9 @@ def _response(said: ToolTable, fill: _Defaults) -> ResponseRules:
     unproven, not_processed = set(table.unproven or ()), set(table.not_processed or ())
     of_key = {*key.in_progress, *key.mismatch} if key else set()
     taken = unproven | of_key | set(table.rejected or ())
-    usual = NOT_PROCESSED_STATUSES - taken
+    usual = NOT_PROCESSED - taken
     kept = fill.fill("response.not_processed", table.not_processed, sorted(usual))
-    refusals = REJECTED_STATUSES - unproven - of_key - not_processed
+    refusals = REJECTED - unproven - of_key - not_processed
     text = _refusals_text(refusals)
     refused = fill.fill("response.rejected", table.rejected, sorted(refusals), text)
     return ResponseRules(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from doubtless.core.contract import Contract, LookupRules, OnAbsent, Stores
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
-from doubtless.engine.contracts_build import TYING_NAMES
-from doubtless.engine.contracts_values import duration_text
+from doubtless.engine.contracts.build import TYING_NAMES
+from doubtless.engine.contracts.values import duration_text
 from doubtless.engine.templates import names_in
 
 

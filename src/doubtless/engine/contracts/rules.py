@@ -10,12 +10,12 @@ from typing import Final
 from doubtless.core.contract import OnAbsent, Stores
 from doubtless.core.effects import NO_EFFECT, Resend
 from doubtless.core.model import Effect
-from doubtless.engine.contracts_draft import Check, Draft
-from doubtless.engine.contracts_file import MATCHES
-from doubtless.engine.contracts_rules_http import HTTP_ERRORS, HTTP_WARNINGS
-from doubtless.engine.contracts_rules_lookups import LOOKUP_ERRORS, LOOKUP_WARNINGS
-from doubtless.engine.contracts_rules_times import TIME_ERRORS
-from doubtless.engine.contracts_values import near
+from doubtless.engine.contracts.draft import Check, Draft
+from doubtless.engine.contracts.file import MATCHES
+from doubtless.engine.contracts.rules_http import HTTP_ERRORS, HTTP_WARNINGS
+from doubtless.engine.contracts.rules_lookups import LOOKUP_ERRORS, LOOKUP_WARNINGS
+from doubtless.engine.contracts.rules_times import TIME_ERRORS
+from doubtless.engine.contracts.values import near
 from doubtless.engine.templates import names_in
 from doubtless.errors import Problem
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from doubtless.core.effects import NO_EFFECT, Resend
 from doubtless.core.model import Effect
-from doubtless.engine.contracts_draft import Check, Draft
-from doubtless.engine.contracts_file import LookupTable
+from doubtless.engine.contracts.draft import Check, Draft
+from doubtless.engine.contracts.file import LookupTable
 from doubtless.errors import Problem
 
 HORIZON_SAID: Final = frozenset({Effect.MONEY, Effect.ORDER, Effect.BOOKING, Effect.PHYSICAL})

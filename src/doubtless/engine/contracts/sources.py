@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from doubtless.core.contract import SourceRules
-from doubtless.engine.contracts_file import SourceTable, WebhookTable
+from doubtless.engine.contracts.file import SourceTable, WebhookTable
 from doubtless.errors import Problem
 
 TOLERANCE_MS: Final = 300_000  # on a webhook's signed time stamp

@@ -6,12 +6,12 @@ from typing import Final, Literal, Required, TypeAlias, TypedDict, Unpack
 
 from doubtless.core.contract import Contract, KeyFormat, Kind, OnAbsent, SourceRules, Stores
 from doubtless.core.model import Effect, Json
-from doubtless.engine.contracts_build import build
-from doubtless.engine.contracts_draft import Draft, touch_arguments
-from doubtless.engine.contracts_file import ToolTable
-from doubtless.engine.contracts_problems import read_table, unknown_keys
-from doubtless.engine.contracts_rules import untold_errors
-from doubtless.engine.contracts_sources import TOLERANCE_MS
+from doubtless.engine.contracts.build import build
+from doubtless.engine.contracts.draft import Draft, touch_arguments
+from doubtless.engine.contracts.file import ToolTable
+from doubtless.engine.contracts.problems import read_table, unknown_keys
+from doubtless.engine.contracts.rules import untold_errors
+from doubtless.engine.contracts.sources import TOLERANCE_MS
 from doubtless.errors import ContractError
 
 _Function: TypeAlias = Callable[..., object]

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from doubtless.core.contract import Contract, Kind
 from doubtless.core.effects import RULES, EffectRule
-from doubtless.engine.contracts_build import Default
-from doubtless.engine.contracts_file import LookupTable, ToolTable
-from doubtless.engine.contracts_problems import numbered
+from doubtless.engine.contracts.build import Default
+from doubtless.engine.contracts.file import LookupTable, ToolTable
+from doubtless.engine.contracts.problems import numbered
 from doubtless.errors import Problem
 
 

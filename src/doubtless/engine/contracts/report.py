@@ -8,8 +8,8 @@ from doubtless.core.contract import Contract
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import Json
 from doubtless.engine.contracts import Contracts
-from doubtless.engine.contracts_answers import Answers, answers_of
-from doubtless.engine.contracts_build import Default
+from doubtless.engine.contracts.answers import Answers, answers_of
+from doubtless.engine.contracts.build import Default
 from doubtless.errors import Problem
 
 WIDTH: Final = 92

@@ -8,10 +8,10 @@ import jsonschema_rs
 
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import Json
-from doubtless.engine.contracts_draft import Check, Draft
-from doubtless.engine.contracts_file import UNAVAILABLE, LookupTable, RequestTable
-from doubtless.engine.contracts_snapshot import dump_contract
-from doubtless.engine.contracts_values import near
+from doubtless.engine.contracts.draft import Check, Draft
+from doubtless.engine.contracts.file import UNAVAILABLE, LookupTable, RequestTable
+from doubtless.engine.contracts.snapshot import dump_contract
+from doubtless.engine.contracts.values import near
 from doubtless.engine.templates import names_in, strings_in
 from doubtless.engine.templates_grammar import STATUS_URL_PATH, Place, parse
 from doubtless.errors import Problem

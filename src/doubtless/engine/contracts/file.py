@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from doubtless.engine.contracts_values import (
+from doubtless.engine.contracts.values import (
     Credential,
     Criteria,
     Duration,

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from doubtless.core.contract import Contract, Kind, SourceRules
-from doubtless.engine.contracts_build import Default, build
-from doubtless.engine.contracts_code import Key, Lookup, ToolKeys, build_contract
-from doubtless.engine.contracts_draft import Draft, touch_arguments
-from doubtless.engine.contracts_file import SourceTable, Table, ToolTable
-from doubtless.engine.contracts_problems import Reading, read_table, unknown_keys
-from doubtless.engine.contracts_rules import untold_errors, warnings_in
-from doubtless.engine.contracts_snapshot import contract_digest, dump_contract, read_contract
-from doubtless.engine.contracts_sources import (
+from doubtless.engine.contracts.build import Default, build
+from doubtless.engine.contracts.draft import Draft, touch_arguments
+from doubtless.engine.contracts.file import SourceTable, Table, ToolTable
+from doubtless.engine.contracts.problems import Reading, read_table, unknown_keys
+from doubtless.engine.contracts.rules import untold_errors, warnings_in
+from doubtless.engine.contracts.sources import (
     TOLERANCE_MS,
     WebhookRules,
     errors_in_source,
@@ -30,23 +28,8 @@ from doubtless.engine.contracts_sources import (
     warnings_in_source,
     webhook_rules,
 )
-from doubtless.engine.contracts_values import near
+from doubtless.engine.contracts.values import near
 from doubtless.errors import ContractError, Problem
-
-__all__ = [
-    "Contracts",
-    "Default",
-    "Key",
-    "Lookup",
-    "ToolKeys",
-    "WebhookRules",
-    "build_contract",
-    "contract_digest",
-    "dump_contract",
-    "load_contracts",
-    "parse_contracts",
-    "read_contract",
-]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _T = TypeVar("_T", bound=Table)

@@ -1,0 +1,20 @@
+"""One principal's hands on an open application."""
+
+from doubtless.core.model import Principal
+from doubtless.engine.calls import Calls
+from doubtless.engine.opened import OpenApp
+from doubtless.engine.people import People
+from doubtless.engine.reads import Reads
+from doubtless.engine.registry import Registry
+
+
+class Actor(Calls, People, Reads):
+    """What one principal can do with an application that another one opened."""
+
+    def __init__(self, opened: OpenApp, registry: Registry, principal: Principal) -> None:
+        self.registry, self._principal = registry, principal
+        self._open = opened
+
+    @property
+    def _opened(self) -> OpenApp:
+        return self._open
