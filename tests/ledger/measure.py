@@ -53,7 +53,7 @@ def preparation(tx: Transaction, number: int) -> None:
         principal=AGENT,
         inputs={},
     )
-    operations.lease(
+    samples.lease(
         tx,
         operation,
         state=State.EXECUTING,

@@ -144,13 +144,40 @@ SEEN_SUCCEEDED = Observation(
 )
 
 
+def lease(
+    tx: Transaction,
+    before: Operation,
+    *,
+    state: State,
+    owner: str,
+    lease_end_ms: int,
+    reason: str,
+    principal: Principal,
+    inputs: Mapping[str, Json],
+) -> Operation:
+    """Move an operation to `state` under a new lease: a fence one higher, due at the lease's end.
+
+    Raises:
+        StaleVersion: it was changed since `before` was read.
+    """
+    leased = OPERATION.replace(
+        before,
+        state=state,
+        owner=owner,
+        lease_end_ms=lease_end_ms,
+        due_ms=lease_end_ms,
+        fence=before.fence + 1,
+    )
+    return operations.save(tx, before, leased, reason=reason, principal=principal, inputs=inputs)
+
+
 def begin(tx: Transaction, made: Operation, principal: Principal = AGENT) -> Operation:
     """Prepare an operation and open its first attempt: what is durable before anything is sent."""
     insert(tx, made)
     if made.claim is not None:
         holder = claims.take_claim(tx, "main", made.source, made.claim, made.id, tx.now_ms)
         assert holder is None
-    leased = operations.lease(
+    leased = lease(
         tx,
         made,
         state=State.EXECUTING,

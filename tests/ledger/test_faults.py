@@ -66,7 +66,7 @@ def test_whichever_write_or_sync_fails_a_unit_is_acknowledged_and_kept_or_refuse
     with open_ledger(url) as ledger:
         disk.fail(lambda _: False)
         assert begin(ledger, "measured") is None
-        for nth in range(1, disk.done + 5, 1 if error is apsw.IOError and not lasting else 4):
+        for nth in range(1, disk.done + 12, 1 if error is apsw.IOError and not lasting else 4):
             disk.fail(lambda n, nth=nth: n >= nth if lasting else n == nth, error=error)
             refused = refusals[nth] = begin(ledger, f"failing-{nth}")
             assert (refused is not None) is (disk.failed > 0)

@@ -47,6 +47,11 @@ def decode(text: str) -> dict[str, Json]:
     return cast("dict[str, Json]", json.loads(text))
 
 
+def decode_list(text: str) -> list[Json]:
+    """Read back a JSON array that `encode` wrote."""
+    return cast("list[Json]", json.loads(text))
+
+
 def _refuse_long(values: Iterable[Json]) -> None:
     for value in values:
         if type(value) in _HARMLESS:

@@ -6,7 +6,7 @@ Replaying it gives the stored state exactly; payloads and bodies stand elsewhere
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from doubtless.core.model import (
     Approval,
@@ -18,7 +18,7 @@ from doubtless.core.model import (
     Principal,
     Role,
 )
-from doubtless.ledger.codec import Shape, decode, encode, integer_of, text_of
+from doubtless.ledger.codec import Row, Shape, decode_list, encode, integer_of, text_of
 from doubtless.ledger.store import Transaction
 
 OPERATION: Final = Shape(Operation)
@@ -27,8 +27,11 @@ EVIDENCE: Final = Shape(Evidence)
 APPROVAL: Final = Shape(Approval)
 
 
+_Item: TypeAlias = tuple[str, str, str, Mapping[str, Json]]  # as it is written
+
+
 class Kind(StrEnum):
-    """What a row of the journal tells."""
+    """What an entry of the journal tells."""
 
     PREPARED = "prepared"
     TRANSITION = "transition"  # the state changed
@@ -42,9 +45,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row of the journal."""
+    """One thing that happened to an operation."""
 
-    seq: int  # grows over the whole ledger
+    seq: int  # of the unit of work that it is part of; grows over the whole ledger
     operation_id: str
     at_ms: int
     kind: Kind
@@ -64,7 +67,7 @@ class Replayed:
 
 
 APPEND: Final = """
-    insert into journal (tenant, operation_id, at_ms, kind, principal, role, data) values
+    insert into journal (tenant, operation_id, at_ms, entries) values (?, ?, ?, ?)
 """
 
 
@@ -76,9 +79,13 @@ def append(
     principal: Principal,
     data: Mapping[str, Json],
 ) -> None:
-    """Write one row at the ledger's clock. Only the modules of the ledger call this."""
-    role, name = principal.role.value, principal.name
-    tx.defer(APPEND, (tenant, operation_id, tx.now_ms, kind.value, name, role, encode(data)))
+    """Add one entry at the ledger's clock. Only the modules of the ledger call this."""
+    item = (kind.value, principal.name, principal.role.value, data)
+    tx.gather(_write, (tenant, operation_id), item)
+
+
+def _write(tx: Transaction, key: tuple[str, str], items: list[Json]) -> None:
+    tx.put(APPEND, (*key, tx.now_ms, encode(items)))
 
 
 def refuse(
@@ -95,7 +102,7 @@ def refuse(
 
 
 JOURNAL_OF: Final = """
-    select seq, operation_id, at_ms, kind, principal, role, data
+    select seq, operation_id, at_ms, entries
       from journal
      where tenant = :tenant and operation_id = :operation_id
   order by seq
@@ -105,18 +112,24 @@ JOURNAL_OF: Final = """
 def journal_of(tx: Transaction, tenant: str, operation_id: str) -> list[Entry]:
     """Return the whole journal of one operation, oldest first. Empty if it was never heard of."""
     tx.flush()
+    rows = tx.tuples(JOURNAL_OF, tenant=tenant, operation_id=operation_id)
+    return [entry for row in rows for entry in entries_of(row)]
+
+
+def entries_of(row: Row) -> list[Entry]:
+    """Read one row of the journal: what one unit of work did to one operation, in order."""
+    seq, operation_id, at_ms, entries = row
+    items = cast("list[_Item]", decode_list(text_of(entries)))
     return [
         Entry(
             seq=integer_of(seq),
-            operation_id=text_of(operation),
+            operation_id=text_of(operation_id),
             at_ms=integer_of(at_ms),
-            kind=Kind(text_of(kind)),
-            principal=Principal(name=text_of(name), role=Role(text_of(role))),
-            data=decode(text_of(data)),
+            kind=Kind(kind),
+            principal=Principal(name=name, role=Role(role)),
+            data=data,
         )
-        for seq, operation, at_ms, kind, name, role, data in tx.tuples(
-            JOURNAL_OF, tenant=tenant, operation_id=operation_id
-        )
+        for kind, name, role, data in items
     ]
 
 

@@ -331,33 +331,6 @@ def _lost(tx: Transaction, before: Operation) -> StaleVersion | OperationNotFoun
     return StaleVersion(before.id, expected=before.version, version=integer_of(found[0][0]))
 
 
-def lease(
-    tx: Transaction,
-    before: Operation,
-    *,
-    state: State,
-    owner: str,
-    lease_end_ms: int,
-    reason: str,
-    principal: Principal,
-    inputs: Mapping[str, Json],
-) -> Operation:
-    """Move an operation to `state` under a new lease: a fence one higher, due at the lease's end.
-
-    Raises:
-        StaleVersion: it was changed since `before` was read.
-    """
-    leased = OPERATION.replace(
-        before,
-        state=state,
-        owner=owner,
-        lease_end_ms=lease_end_ms,
-        due_ms=lease_end_ms,
-        fence=before.fence + 1,
-    )
-    return save(tx, before, leased, reason=reason, principal=principal, inputs=inputs)
-
-
 DUE: Final = statement(
     """
     select {columns}

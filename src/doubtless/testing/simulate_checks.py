@@ -14,15 +14,15 @@ from doubtless.core.lifecycle import TRANSITIONS
 from doubtless.core.model import Cause, Effect, Record, Role, Seen, State
 from doubtless.core.outcome import Outcome, Status
 from doubtless.ledger import journal, operations
-from doubtless.ledger.journal import Entry, Kind
+from doubtless.ledger.journal import Entry, Kind, entries_of
 from doubtless.ledger.store import Ledger, Transaction
-from doubtless.testing.simulate_story import TENANT, Story, entry_of, load
+from doubtless.testing.simulate_story import TENANT, Story, load
 from doubtless.testing.world import World
 from doubtless.testing.world_orders import Order
 
 # Asked of the table itself: what the ledger's own functions leave out would not be seen else.
 ADDED: Final = """
-    select seq, operation_id, at_ms, kind, principal, role, data
+    select seq, operation_id, at_ms, entries
       from journal
      where seq > :seq
   order by seq
@@ -82,10 +82,10 @@ class Checks:
         def unit(tx: Transaction) -> list[tuple[str, Record | None]]:
             touched: dict[str, None] = {}
             for row in tx.tuples(ADDED, seq=self._seq):
-                entry = entry_of(row)
-                self._add(entry)
-                if entry.kind is not Kind.REFUSAL:
-                    touched[entry.operation_id] = None
+                for entry in entries_of(row):
+                    self._add(entry)
+                    if entry.kind is not Kind.REFUSAL:
+                        touched[entry.operation_id] = None
             return [(name, load(tx, name)) for name in touched]
 
         for name, record in self._ledger.read(unit):

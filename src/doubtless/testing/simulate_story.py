@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import cast
 
-from doubtless.core.model import Attempt, Evidence, Json, Operation, Principal, Record, Role
+from doubtless.core.model import Attempt, Evidence, Json, Operation, Record
 from doubtless.ledger import attempts, operations
-from doubtless.ledger.codec import Row, decode, integer_of, text_of
 from doubtless.ledger.journal import ATTEMPT, EVIDENCE, OPERATION, Entry, Kind
 from doubtless.ledger.store import Transaction
 
@@ -55,17 +54,4 @@ def load(tx: Transaction, operation_id: str) -> Record | None:
         operation=operation,
         attempts=attempts.attempts_of(tx, TENANT, operation_id),
         evidence=attempts.evidence_of(tx, TENANT, operation_id),
-    )
-
-
-def entry_of(row: Row) -> Entry:
-    """Read a row of the journal."""
-    seq, operation, at_ms, kind, name, role, data = row
-    return Entry(
-        seq=integer_of(seq),
-        operation_id=text_of(operation),
-        at_ms=integer_of(at_ms),
-        kind=Kind(text_of(kind)),
-        principal=Principal(name=text_of(name), role=Role(text_of(role))),
-        data=decode(text_of(data)),
     )

@@ -144,17 +144,13 @@ begin
     select raise(abort, 'evidence is only appended');
 end;
 
+-- A row is what one unit of work did to one operation: [[kind, principal, role, data], …].
 create table journal (
     seq integer primary key,
     tenant text not null default 'main',
     operation_id text not null,          -- a refusal may name one that doesn't exist
     at_ms integer not null,
-    kind text not null check (kind in (
-        'prepared', 'transition', 'attempt', 'observation', 'evidence', 'decision', 'refusal',
-        'approval')),
-    principal text not null,
-    role text not null,
-    data text not null
+    entries text not null
 ) strict;
 
 create index journal_operation on journal (tenant, operation_id);
@@ -231,7 +227,7 @@ create table approval (
 ) without rowid, strict;
 
 create table settlement (
-    seq integer primary key autoincrement,
+    seq integer primary key,             -- never used again, since no row is ever deleted
     tenant text not null default 'main',
     operation_id text not null,
     state text not null,
