@@ -4,10 +4,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 
 from doubtless.core.model import (
+    Json,
     Approval,
     Attempt,
     Cause,

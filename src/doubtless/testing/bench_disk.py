@@ -1,11 +1,16 @@
 """The limits of a disk: fsync, and SQLite by its bare driver with the same settings as a ledger."""
 
+import contextlib
 import os
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import apsw
+
+from doubtless.ledger import sqlite
 
 
 def limits(folder: Path, seconds: float) -> dict[str, float]:
@@ -33,7 +38,25 @@ def _fsync_ms(path: Path, seconds: float) -> float:
     return statistics.median(taken) * 1000
 
 
-def _commits(path: Path, seconds: float, *, rows: int) -> float:
+def slowed_commits(folder: Path, seconds: float, flush_s: float) -> float:
+    """Return one-row commits a second as if every flush took `flush_s` longer."""
+    return _commits(folder / f"slow-{flush_s}.db", seconds, rows=1, flush_s=flush_s)
+
+
+@contextlib.contextmanager
+def slowed(flush_s: float) -> Iterator[None]:
+    """Make every commit of a ledger take `flush_s` longer: it flushes the disk once."""
+    commit = sqlite.Connection.commit
+
+    def later(connection: sqlite.Connection) -> None:
+        time.sleep(flush_s)
+        commit(connection)
+
+    with mock.patch.object(sqlite.Connection, "commit", later):
+        yield
+
+
+def _commits(path: Path, seconds: float, *, rows: int, flush_s: float = 0.0) -> float:
     """Return transactions a second, of that many small rows each."""
     connection = apsw.Connection(str(path))
     try:
@@ -46,6 +69,8 @@ def _commits(path: Path, seconds: float, *, rows: int) -> float:
             cursor.execute("begin immediate")
             for _ in range(rows):
                 cursor.execute("insert into t (text) values ('a small row')")
+            if flush_s:
+                time.sleep(flush_s)
             cursor.execute("commit")
             done += 1
         return done / (time.perf_counter() - begun_s)
