@@ -2,19 +2,18 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 
 from doubtless.core.model import (
-    Json,
     Approval,
     Attempt,
     Cause,
     Effect,
     Evidence,
+    Json,
     Observation,
     Operation,
     Principal,
