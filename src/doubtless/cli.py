@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from doubtless.cli_serve import serve, worker
 from doubtless.cli_settings import ARGUMENTS, DURATION, Settings, with_settings
+from doubtless.cli_token import token
 from doubtless.errors import (
     BadRequest,
     ContractError,
@@ -337,6 +339,10 @@ def demo(*, as_json: bool) -> int:
     from doubtless.testing.demo import run
 
     return run(as_json=as_json)
+
+
+for command in (serve, worker, token):
+    cli.add_command(command)
 
 
 def _print_json(value: "Json | Mapping[str, Json]") -> None:

@@ -37,7 +37,7 @@ def carry_out(
             return first
         return _of_this_call(await app.wait(first.operation_id, timeout=wait_ms / 1000))
 
-    return _within(_opened(settings, worker=True, tools=True), act)
+    return _within(opened(settings, worker=True, tools=True), act)
 
 
 def _of_this_call(outcome: Outcome) -> Outcome:
@@ -82,7 +82,7 @@ def decide(
         return outcome
 
     acts = word in ("retry", "again") or bool(wait_ms)
-    return _within(_opened(settings, worker=bool(wait_ms), tools=acts), act)
+    return _within(opened(settings, worker=bool(wait_ms), tools=acts), act)
 
 
 def _user() -> str:
@@ -106,7 +106,12 @@ def _within(application: Doubtless, act: Callable[[Doubtless], Awaitable[T]]) ->
         raise
 
 
-def _opened(settings: Settings, *, worker: bool, tools: bool) -> Doubtless:
+def opened(settings: Settings, *, worker: bool, tools: bool) -> Doubtless:
+    """Return the application that the settings name. It is not open yet.
+
+    Raises:
+        SettingsError: They name none.
+    """
     if settings.app is not None:
         return _imported(settings, settings.app)
     if tools and not Path(settings.contracts).exists() and "contracts" not in settings.said:

@@ -9,11 +9,20 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
     │   ├── UnknownTool
     │   ├── BadArguments
     │   ├── BadOperationId
+    │   ├── BadSequence          `after`, `on_unknown` or `supersedes` can't be meant
     │   ├── TemplateError        a value is missing, or does not fit its place (engine.templates)
-    │   └── OperationNotFound
+    │   ├── OperationNotFound
+    │   ├── TokenNotFound
+    │   ├── UnknownSource
+    │   ├── BadEvent
+    │   ├── EventNotFound
+    │   └── BadCursor
     ├── ExpressionError          an expression can't be evaluated here (engine.expressions)
     ├── DecisionRefused          an operator's decision is not legal in this state
+    │   ├── PayloadNotShown      what was shown is not what would be executed
     │   └── StaleVersion         somebody else decided, or something happened, meanwhile
+    ├── GrantRefused             a session-wide approval that can't be given
+    ├── ApprovalNotFound         no session-wide approval of that id in that session
     ├── IllegalTransition        a fault of ours: the table knows no such step
     ├── GateClosed               an attempt lost its permission before the first byte
     ├── LedgerError
@@ -90,12 +99,60 @@ class BadOperationId(BadRequest):
         self.operation_id = operation_id
 
 
+class BadSequence(BadRequest):
+    """`after`, `on_unknown` or `supersedes` can't be meant. `operation_id` is the one at fault."""
+
+    def __init__(self, wrong: str, *, operation_id: str | None = None) -> None:
+        super().__init__(wrong)
+        self.operation_id = operation_id
+
+
 class OperationNotFound(BadRequest):
     """There is no such operation, or it belongs to another principal."""
 
     def __init__(self, operation_id: str) -> None:
         super().__init__(f"no operation {operation_id!r} in this ledger")
         self.operation_id = operation_id
+
+
+class TokenNotFound(BadRequest):
+    """There is no such token."""
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"no token {token_id!r}: `doubtless token list` names them")
+        self.token_id = token_id
+
+
+class UnknownSource(BadRequest):
+    """No events can come from a source of that name."""
+
+    def __init__(self, source: str, known: Sequence[str] = ()) -> None:
+        names = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"no events are declared of a source named {source[:140]!r}. Sources with events: "
+            f"{names}; declare [sources.….webhook] and [tools.….events]"
+        )
+        self.source = source
+
+
+class BadEvent(BadRequest):
+    """An event can't be read: it is no JSON object, or what was said of it makes no sense."""
+
+
+class EventNotFound(BadRequest):
+    """There is no such event, or more than one is called so."""
+
+    def __init__(self, event: str, why: str = "no such event in this ledger") -> None:
+        super().__init__(f"event {event[:140]!r}: {why}")
+        self.event = event
+
+
+class BadCursor(BadRequest):
+    """A page can't be continued from there."""
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__(f"{cursor[:140]!r} is no cursor: give back that of the page before")
+        self.cursor = cursor
 
 
 class DecisionRefused(DoubtlessError):
@@ -114,6 +171,27 @@ class StaleVersion(DecisionRefused):
             operation_id, f"decided on version {expected}, but it is {version} now: look again"
         )
         self.expected, self.version = expected, version
+
+
+class PayloadNotShown(DecisionRefused):
+    """An approval or denial of another payload than the one that would be executed."""
+
+    def __init__(self, operation_id: str, *, shown: str, stored: str) -> None:
+        why = f"decided on payload {shown[:80]}, but {stored} would be executed: look again"
+        super().__init__(operation_id, why)
+        self.shown, self.stored = shown, stored
+
+
+class GrantRefused(DoubtlessError):
+    """A session-wide approval can't be given like this. Nothing was stored."""
+
+
+class ApprovalNotFound(DoubtlessError):
+    """There is no session-wide approval of that id in that session."""
+
+    def __init__(self, session_id: str, approval_id: str) -> None:
+        super().__init__(f"no approval {approval_id!r} in session {session_id!r}")
+        self.session_id, self.approval_id = session_id, approval_id
 
 
 class IllegalTransition(DoubtlessError):

@@ -1,14 +1,16 @@
 """One principal's hands on an open application."""
 
 from doubtless.core.model import Principal
+from doubtless.engine.browsing import Browsing
 from doubtless.engine.calls import Calls
 from doubtless.engine.opened import OpenApp
 from doubtless.engine.people import People
 from doubtless.engine.reads import Reads
 from doubtless.engine.registry import Registry
+from doubtless.engine.settlements import Settlements
 
 
-class Actor(Calls, People, Reads):
+class Actor(Browsing, Calls, People, Reads, Settlements):
     """What one principal can do with an application that another one opened."""
 
     def __init__(self, opened: OpenApp, registry: Registry, principal: Principal) -> None:

@@ -16,13 +16,16 @@ from doubtless.engine.book import Book
 from doubtless.engine.calls import Calls
 from doubtless.engine.contracts import Contracts, ToolKeys, build_contract, load_contracts
 from doubtless.engine.credentials import Credentials
+from doubtless.engine.deliveries import Callback, Subscriber
+from doubtless.engine.figures import Figures
 from doubtless.engine.opened import OpenApp
 from doubtless.engine.people import People
 from doubtless.engine.reads import Reads
 from doubtless.engine.registry import Registry, Tool, code_lookups
+from doubtless.engine.settlements import Settlements, checked_name, start
 from doubtless.engine.surroundings import Surroundings
 from doubtless.engine.tools import FunctionTool, schema_of
-from doubtless.errors import DoubtlessError
+from doubtless.errors import DoubtlessError, SettingsError
 from doubtless.ledger.store import Ledger, open_ledger
 from doubtless.transports.base import HttpSender
 from doubtless.transports.function import Body, Function
@@ -34,7 +37,7 @@ R = TypeVar("R")
 GRACE_S = 5.0  # open attempts get this long to end when the application is closed
 
 
-class Doubtless(Calls, People, Reads):
+class Doubtless(Calls, Figures, People, Reads, Settlements):
     """One application on one ledger. Use it as an asynchronous context manager.
 
         async with Doubtless("sqlite:///doubtless.db", contracts="contracts.toml") as app:
@@ -77,6 +80,7 @@ class Doubtless(Calls, People, Reads):
         if isinstance(declared, Contracts):
             for contract in declared.tools.values():
                 self.registry.add(Tool(contract=contract))
+        self._subscribers: dict[str, Subscriber] = {}
         self._open: OpenApp | None = None
         self._stack = contextlib.AsyncExitStack()
 
@@ -126,6 +130,8 @@ class Doubtless(Calls, People, Reads):
         opened = OpenApp(ledger, book, http, tasks, self._credentials)
         if self._with_worker:
             tasks.start_soon(opened.work)
+        for subscriber in self._subscribers.values():
+            start(opened, self._principal, subscriber)
         return opened
 
     @property
@@ -173,6 +179,35 @@ class Doubtless(Calls, People, Reads):
             return FunctionTool(called, function, invoke)
 
         return declare
+
+    def on_settled(self, callback: Callback, *, name: str, after: int = 0) -> None:
+        """Do as `Settlements.on_settled` says: before the application is opened, or while it is.
+
+        Raises:
+            SettingsError: The name is empty, too long, or that of another subscriber here.
+        """
+        if name in self._subscribers:
+            raise SettingsError(f"there is a subscriber {name!r} already: names are unique")
+        subscriber = Subscriber(name=checked_name(name), callback=callback, after=after)
+        self._subscribers[name] = subscriber
+        if self._open is not None:
+            start(self._open, self._principal, subscriber)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, while the application is open."""
+        return self._opened.ledger
+
+    async def drain(self, *, grace_s: float) -> None:
+        """Take up nothing more, and let open attempts end; then whoever waits is answered.
+
+        What is open after `grace_s` seconds is recorded as unknown when the application is closed.
+        """
+        opened = self._opened
+        opened.worker_scope.cancel()
+        with anyio.move_on_after(grace_s):
+            await opened.runner.idle()
+        opened.waiting.release()
 
     def actor(self, principal: Principal) -> Actor:
         """Return the same application in the hands of another principal, while it is open."""

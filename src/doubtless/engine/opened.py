@@ -9,12 +9,14 @@ from doubtless.engine import intake, reports
 from doubtless.engine.book import Book
 from doubtless.engine.credentials import Credentials
 from doubtless.engine.decisions import Decided, Decision
+from doubtless.engine.deliveries import Bell
 from doubtless.engine.dispatcher import Worker
 from doubtless.engine.intake import Ask, Met
 from doubtless.engine.reconciler import Reconciler
 from doubtless.engine.runner import Runner
 from doubtless.engine.waiting import Known, Waiting
 from doubtless.errors import BadOperationId, OperationNotFound
+from doubtless.ledger import requests
 from doubtless.ledger.store import Ledger, Transaction
 from doubtless.transports.base import HttpSender
 
@@ -32,6 +34,7 @@ class OpenApp:
     ) -> None:
         self.ledger, self.book, self.tasks = ledger, book, tasks
         self.waiting = Waiting(self.load)
+        self.bell = Bell()  # rings when something was settled in this process
         self.worker_scope = anyio.CancelScope()
         self.runner = Runner(
             ledger=ledger,
@@ -50,7 +53,7 @@ class OpenApp:
             runner=self.runner,
             reconciler=reconciler,
             tasks=tasks,
-            changed=self.waiting.changed,
+            changed=self._tell,
         )
 
     async def work(self) -> None:
@@ -65,23 +68,39 @@ class OpenApp:
 
     def changed(self, record: Record, result: bytes | None = None) -> None:
         """Tell whoever waits for an operation, and the worker if something is due for it."""
-        self.waiting.changed(record, result)
+        self._tell(record, result)
         if not record.operation.state.ends:
             self._worker.poke()
+
+    def _tell(self, record: Record, result: bytes | None = None) -> None:
+        self.waiting.changed(record, result)
+        if record.operation.state.ends:
+            self.bell.ring()
 
     def load(self, operation_id: str) -> Record:
         """Read one operation."""
         if not operation_id.isascii():
             raise BadOperationId(operation_id)
-        return self.ledger.read(lambda tx: self.book.load(tx, operation_id))[0]
+        return self.ledger.read(lambda tx: self._found(tx, operation_id))
+
+    def _found(self, tx: Transaction, operation_id: str) -> Record:
+        """Load an operation by its own id, or by that of a request which joined it."""
+        try:
+            return self.book.load(tx, operation_id)[0]
+        except OperationNotFound:
+            joined = requests.joined(tx, self.book.tenant, operation_id)
+            if joined is None:
+                raise
+            return self.book.load(tx, joined)[0]
 
     def check_owner(self, operation_id: str, principal: Principal) -> None:
-        """Be sure that an operation is the principal's own.
+        """Be sure that an operation is the principal's own. To an operator all are.
 
         Raises:
             OperationNotFound: It is not, or there is none; which of both isn't told.
         """
-        if self.load(operation_id).operation.principal != principal.name:
+        found = self.load(operation_id).operation
+        if principal.role is not Role.OPERATOR and found.principal != principal.name:
             raise OperationNotFound(operation_id)
 
     def outcome(self, known: Known, *, already_done: bool = False) -> Outcome:

@@ -32,12 +32,20 @@ class Waiting:
     def __init__(self, load: Callable[[str], Record]) -> None:
         self._load = load
         self._waiters: dict[str, list[_Waiter]] = {}
+        self._released = False
 
     def changed(self, record: Record, result: bytes | None = None) -> None:
         """Wake whoever waits for that operation."""
         for waiter in self._waiters.get(record.operation.id, ()):
             waiter.told = Known(record, result)
             waiter.event.set()
+
+    def release(self) -> None:
+        """Let everybody go with what is known now, and nobody wait any more: it is the end."""
+        self._released = True
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.event.set()
 
     @contextmanager
     def _listening(self, operation_id: str) -> Iterator[_Waiter]:
@@ -73,6 +81,8 @@ class Waiting:
             pause_s = POLL_MIN_S if record is None else POLL_MAX_S
             end_s = anyio.current_time() + timeout_s
             while not ready(current.record) and (left_s := end_s - anyio.current_time()) > 0:
+                if self._released:
+                    break
                 with anyio.move_on_after(min(pause_s, left_s)):
                     await waiter.event.wait()
                 pause_s = min(pause_s * 2, POLL_MAX_S)

@@ -46,6 +46,8 @@ CONDITIONS: Final = {
     "principal": "and principal = :principal",
     "session_id": "and session_id = :session_id",
     "correlation_id": "and correlation_id = :correlation_id",
+    "provider_operation_id": "and provider_operation_id = :provider_operation_id",
+    "idempotency_key": "and key = :idempotency_key",
     "business_key": "and business_key = :business_key",
     "cursor": "and position < :cursor",
 }
@@ -80,6 +82,25 @@ def find(
         operations=tuple(OPERATION.from_row(row[1:]) for row in rows),
         cursor=integer_of(rows[-1][0]) if more else None,
     )
+
+
+POSITION: Final = """
+    select position
+      from operation
+     where tenant = :tenant and id = :id
+       and (cast(:principal as text) is null or principal = :principal)
+"""
+
+
+def position(
+    tx: Transaction, tenant: str, operation_id: str, *, principal: str | None = None
+) -> int | None:
+    """Return where an operation stands in the order of creation; None if there is none such.
+
+    `principal` None means an operation of any principal.
+    """
+    rows = tx.tuples(POSITION, tenant=tenant, id=operation_id, principal=principal)
+    return integer_of(rows[0][0]) if rows else None
 
 
 @lru_cache(maxsize=256)
@@ -248,7 +269,7 @@ SETTLEMENTS: Final = """
       from settlement
       join operation on operation.tenant = settlement.tenant
                     and operation.id = settlement.operation_id
-     where settlement.tenant = :tenant and settlement.seq > :after
+     where settlement.tenant = :tenant and settlement.seq > :after and settlement.seq <= :upto
        and (cast(:principal as text) is null or operation.principal = :principal)
   order by settlement.seq
      limit :limit
@@ -256,10 +277,18 @@ SETTLEMENTS: Final = """
 
 
 def settlements(
-    tx: Transaction, tenant: str, *, after: int = 0, limit: int = 100, principal: str | None = None
+    tx: Transaction,
+    tenant: str,
+    *,
+    after: int = 0,
+    upto: int = 2**62,
+    limit: int = 100,
+    principal: str | None = None,
 ) -> list[Settlement]:
     """Return the ends of operations in the order of their commits, those after `after` only."""
-    rows = tx.tuples(SETTLEMENTS, tenant=tenant, after=after, limit=limit, principal=principal)
+    rows = tx.tuples(
+        SETTLEMENTS, tenant=tenant, after=after, upto=upto, limit=limit, principal=principal
+    )
     return [
         Settlement(
             seq=integer_of(seq),

@@ -1,0 +1,78 @@
+"""What `doubtless serve` and `doubtless worker` do: they go on running until a signal."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import click
+
+from doubtless.cli_act import opened
+from doubtless.cli_settings import Settings
+from doubtless.engine.app import Doubtless
+from doubtless.engine.contracts.answers import answers_of
+from doubtless.errors import SettingsError
+from doubtless.service import auth, logs
+from doubtless.service.server import serve, work
+from doubtless.service.settings import ServiceSettings
+
+
+def run_service(settings: Settings, *, host: str, port: int, worker: bool) -> int:
+    """Serve until a signal."""
+    application = _application(settings, worker=worker)
+    logs.configure()
+
+    def listening(url: str) -> None:
+        _say(f"listening on {url}", application, settings, worker=worker)
+        if not auth.all_tokens(application.ledger):
+            click.echo(
+                "doubtless: the ledger has no token yet, so nobody may use it: make one with"
+                f" `doubtless token create --role agent --name NAME{_at(settings)}`"
+            )
+        sys.stdout.flush()
+
+    service = ServiceSettings(host=host, port=port)
+    return _until_stopped(lambda: serve(application, service, listening=listening))
+
+
+def run_worker(settings: Settings) -> int:
+    """Work until a signal."""
+    application = _application(settings, worker=True)
+    logs.configure()
+
+    def working() -> None:
+        _say("working", application, settings, worker=True)
+        sys.stdout.flush()
+
+    grace_s = ServiceSettings().grace_s
+    return _until_stopped(lambda: work(application, grace_s=grace_s, working=working))
+
+
+def _application(settings: Settings, *, worker: bool) -> Doubtless:
+    if settings.app is None and not Path(settings.contracts).exists():
+        raise SettingsError(
+            f"no tools: there is no {settings.contracts} here. Name a contract file with "
+            "--contracts or DOUBTLESS_CONTRACTS, or tools in code with --app"
+        )
+    return opened(settings, worker=worker, tools=True)
+
+
+def _say(what: str, application: Doubtless, settings: Settings, *, worker: bool) -> None:
+    """Say in the first line what was started on what."""
+    contracts = [tool.contract for tool in application.registry]
+    people = sorted(each.tool for each in contracts if not answers_of(each).automatic)
+    ledger = settings.ledger if settings.app is None else f"that of {settings.app}"
+    parts = [what, f"ledger {ledger}", f"{len(contracts)} tools"]
+    parts.append(f"not fully automatic: {', '.join(people)}" if people else "all fully automatic")
+    if not worker:
+        parts.append("no worker here: run `doubtless worker` on the same ledger")
+    click.echo(f"doubtless: {'; '.join(parts)}")
+
+
+def _at(settings: Settings) -> str:
+    return f" --ledger {settings.ledger}" if "ledger" in settings.flags else ""
+
+
+def _until_stopped(run: Callable[[], Awaitable[None]]) -> int:
+    anyio.run(run)
+    return 0

@@ -1,0 +1,40 @@
+"""The commands that go on running: the service, and a worker alone."""
+
+import click
+
+from doubtless.cli_settings import Settings, with_settings
+
+
+@click.command(short_help="Serve the HTTP API, and work.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8787,
+    show_default=True,
+    help="0 takes a free one, and says which.",
+)
+@click.option("--no-worker", is_flag=True, help="Leave what is due to `doubtless worker`.")
+@with_settings("ledger", "contracts", "secrets", "app")
+def serve(settings: Settings, *, host: str, port: int, no_worker: bool) -> int:
+    """Serve the HTTP API, with a worker in the same process.
+
+    Whoever calls it needs a token: see `doubtless token create`. SIGTERM and SIGINT end it in
+    order: nothing new is taken, and attempts that are open end, or are recorded as unknown. A
+    second signal ends it at once; what it left is taken up by the next one.
+    """
+    from doubtless.cli_running import run_service
+
+    return run_service(settings, host=host, port=port, worker=not no_worker)
+
+
+@click.command(short_help="Take up what is due, without serving.")
+@with_settings("ledger", "contracts", "secrets", "app")
+def worker(settings: Settings) -> int:
+    """Take up what is due on the ledger: look-ups, prepared operations, what a crash left.
+
+    Several on one ledger share the work, on one machine. Signals end it as they end `serve`.
+    """
+    from doubtless.cli_running import run_worker
+
+    return run_worker(settings)

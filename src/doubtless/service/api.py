@@ -1,0 +1,8 @@
+"""The route table of the HTTP API. What it does not list does not exist."""
+
+from typing import Final
+
+from doubtless.service import api_operations, api_people, api_reads
+from doubtless.service.routing import Row
+
+ROWS: Final[tuple[Row, ...]] = (*api_operations.ROWS, *api_people.ROWS, *api_reads.ROWS)
