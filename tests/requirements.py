@@ -105,6 +105,8 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "CORE-62": "Where sending is recorded, its missing record proves that nothing was sent.",
     "CORE-63": "Settling is deterministic, and a second time changes nothing.",
     "CORE-64": "A decision lists what it was made from.",
+    "CORE-65": "An expected event that does not come is looked up, or else said to be missing.",
+    "CORE-66": "An event that proves nothing by itself is a reason to look at once.",
     # The invariants of the model.
     "INV-1": "An operation has at most one effect, unless an operator decided otherwise.",
     "INV-2": "What succeeded exists; what is proven absent, rejected or cancelled does not.",
@@ -204,4 +206,6 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "SIM-3": "Every class of fault is seen to happen.",
     "SIM-4": "A failure names the one command that plays it again.",
     "SIM-5": "Deliberate faults of our own are found by an invariant.",
+    # The service under load.
+    "SERVICE-LOAD-1": "Many clients, and a provider that loses answers: none doubled, none lost.",
 }
