@@ -12,7 +12,7 @@ from typing import Final
 INTRODUCTION: Final = """# Evidence
 
 What was measured, by the runs themselves. Every section is written by the command that it names;
-nothing here is typed by hand. Another machine gives other figures for time, and the same for counts.
+nothing here is typed by hand. Another machine gives other figures for time, and the same counts.
 """
 
 

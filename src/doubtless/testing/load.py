@@ -136,7 +136,7 @@ class Result:
         return ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows)]
 
 
-def rules(lose: float) -> list[Json]:
+def rules(lose: float) -> list[dict[str, object]]:
     """Lose that share of the answers to POST, after the effect: half by FIN, half by RST."""
     rest = lose / 2 / (1 - lose / 2)
     return [
@@ -252,8 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"python -m doubtless.testing.load --clients {said.clients} --seconds {said.seconds:g}"
     )
     lines = [
-        f"A provider that loses {said.lose:.0%} of its answers after the effect; clients, service and",
-        "provider share the machine.",
+        f"A provider that loses {said.lose:.0%} of its answers after the effect. Clients, service",
+        "and provider share the machine.",
         "",
         *result.lines(),
     ]
