@@ -21,6 +21,7 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
     ├── DecisionRefused          an operator's decision is not legal in this state
     │   ├── PayloadNotShown      what was shown is not what would be executed
     │   └── StaleVersion         somebody else decided, or something happened, meanwhile
+    ├── InsideTransaction        it would wait for the transaction that it is called in
     ├── GrantRefused             a session-wide approval that can't be given
     ├── ApprovalNotFound         no session-wide approval of that id in that session
     ├── IllegalTransition        a fault of ours: the table knows no such step
@@ -180,6 +181,17 @@ class PayloadNotShown(DecisionRefused):
         why = f"decided on payload {shown[:80]}, but {stored} would be executed: look again"
         super().__init__(operation_id, why)
         self.shown, self.stored = shown, stored
+
+
+class InsideTransaction(DoubtlessError):
+    """A call inside `app.transaction()` that would wait for what only the transaction can end."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} inside app.transaction(): it would wait for the write lock that the"
+            " transaction holds. Use tx.prepare, or call it after the block"
+        )
+        self.what = what
 
 
 class GrantRefused(DoubtlessError):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from doubtless.core import progress
+from doubtless.core.approvals import digest_of
 from doubtless.core.contract import (
     Contract,
     EventRules,
@@ -306,7 +307,8 @@ def accepted_without_news(
 
 
 def approval(by: str = "operator-1", *, until: int = T0 + HOUR) -> Approval:
-    return Approval(by=by, at_ms=T0, expires_ms=until, digest="d")
+    digest = digest_of(operation(), until)
+    return Approval(by=by, at_ms=T0, expires_ms=until, digest=digest)
 
 
 def told(before: Record, rules: Contract, at: int, **extras) -> Outcome:

@@ -37,9 +37,9 @@ from doubtless.core.outcome import (
     Status,
     instant,
     outcome_of,
-    refusal,
     telling,
 )
+from doubtless.core.refusals import refusal
 from doubtless.testing.strategies import Life
 
 # The example of the interface, field by field.

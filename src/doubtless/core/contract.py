@@ -211,6 +211,7 @@ class Contract:
     recovery_deadline_ms: int = 900_000
     completes_within_ms: int = 86_400_000
     valid_for_ms: int = 3_600_000
+    queued_valid_for_ms: int = 86_400_000  # from the outbox, or behind others
     dedupe_window_ms: int = 0
     request: RequestRules | None = None
     response: ResponseRules = field(default_factory=ResponseRules)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from doubtless.core.approvals import approved, is_same_person
 from doubtless.core.contract import ATTEMPTS_MAX, Contract
 from doubtless.core.lifecycle import Need
 from doubtless.core.model import (
@@ -18,7 +19,7 @@ from doubtless.core.model import (
     State,
     Strength,
 )
-from doubtless.core.permission import key_lives, may_repeat
+from doubtless.core.permission import UNAPPROVED, key_lives, may_repeat
 from doubtless.core.settling import Change, enter
 from doubtless.errors import DecisionRefused
 
@@ -111,7 +112,7 @@ def rule(
         case Word.LOOK_AGAIN:
             return Ruling(change=_look_again(record, contract, now))
         case Word.RETRY:
-            _check_retry(record, contract, now)
+            _check_retry(record, contract, now, operator)
             return Ruling(sends=True)
         case Word.AGAIN if mark_duplicate:
             return Ruling(change=_close_unsure(record, contract, now), prepares=True)
@@ -135,11 +136,16 @@ def _look_again(record: Record, contract: Contract, now: Now) -> Change:
     return replace(change, after=after)
 
 
-def _check_retry(record: Record, contract: Contract, now: Now) -> None:
+def authorises(record: Record, operator: str) -> bool:
+    """Whether an operator's retry is its own authorisation: not that of who asked for it."""
+    return not is_same_person(operator, record.operation.principal)
+
+
+def _check_retry(record: Record, contract: Contract, now: Now, operator: str) -> None:
     """An operator outweighs doubt, but neither a void intent nor a forgotten key."""
-    operation = record.operation
+    operation, authorised = record.operation, authorises(record, operator)
     if operation.state is State.FAILED:
-        repeat = may_repeat(record, contract, now)
+        repeat = may_repeat(record, contract, now, authorised=authorised)
         if not repeat.allowed:
             raise DecisionRefused(operation.id, f"it can't be sent again: {repeat.why}")
     again = "decide `again` for a new operation"
@@ -149,6 +155,7 @@ def _check_retry(record: Record, contract: Contract, now: Now) -> None:
         f"the provider may have forgotten its key; {again}": forgotten,
         f"all {ATTEMPTS_MAX} attempts are used up": len(record.attempts) >= ATTEMPTS_MAX,
         f"{record.overtaken_by} replaces it": record.overtaken_by is not None,
+        UNAPPROVED: not authorised and not approved(record, contract, now),
     }
     for why, holds in reasons.items():
         if holds:

@@ -272,6 +272,25 @@ class Approval:
     at_ms: int
     expires_ms: int
     digest: str  # of what may be executed
+    retry: bool = False  # an operator's retry: enough by itself, whoever else would be needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A person's authorisation of all calls of one tool in one session: it binds no payload."""
+
+    id: str
+    session_id: str
+    tool: str
+    contract_digest: str
+    principal: str  # who may call
+    by: str
+    at_ms: int
+    expires_ms: int
+    digest: str  # of what it binds
+    note: str = ""
+    revoked_ms: int | None = None
+    revoked_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +378,7 @@ class Record:
     attempts: tuple[Attempt, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     approvals: tuple[Approval, ...] = ()
+    grants: tuple[Grant, ...] = ()  # of its tool, principal and session
     blockers: tuple[Blocker, ...] = ()
     newer_twin: str | None = None  # same object and payload, created later
     overtaken_by: str | None = None  # a newer sibling, where `ordering` is latest_wins

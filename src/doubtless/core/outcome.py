@@ -11,7 +11,7 @@ from enum import StrEnum
 from doubtless.core.contract import Contract
 from doubtless.core.evidence import FOREVER_MS
 from doubtless.core.model import Cause, Json, Now, Observation, Record, Seen, State
-from doubtless.core.permission import may_repeat
+from doubtless.core.permission import blocked, failed_blocker, may_repeat
 
 
 class Status(StrEnum):
@@ -101,6 +101,7 @@ class Extras:
     lookup_request: str | None = None  # "GET /v1/refunds?charge=ch_1", without the host
     read: Mapping[str, Json] | None = None
     business_key: Mapping[str, Json] | None = None
+    overtaken_by: str | None = None  # only where its principal may see it
 
 
 def status_of(record: Record, contract: Contract, now: Now) -> Status:
@@ -129,7 +130,7 @@ def outcome_of(record: Record, contract: Contract, now: Now, extras: Extras) -> 
         retry_allowed=status is Status.FAILED_SAFE_TO_RETRY,
         already_done=done,
         result=extras.result if status is Status.SUCCEEDED else None,
-        error=_error(record, status),
+        error=_error(record, status, extras.overtaken_by),
         transport_observation=seen.detail if seen else None,
         recovery=_recovery(record, status, done=done),
         correlation_id=operation.correlation_id or (last.correlation_id if last else None),
@@ -184,13 +185,14 @@ def _observed(seen: Observation) -> Mapping[str, Json]:
     }
 
 
-def _error(record: Record, status: Status) -> Mapping[str, Json] | None:
+def _error(record: Record, status: Status, overtaken_by: str | None) -> Mapping[str, Json] | None:
     operation = record.operation
     if status in (Status.SUCCEEDED, Status.PENDING, Status.UNKNOWN):
         return None
     cause = operation.cause or Cause.POLICY
     code = "cancelled" if operation.state is State.CANCELLED else cause.value
-    return {"code": code}
+    by = {Cause.AFTER_FAILED: failed_blocker(record), Cause.OVERTAKEN: overtaken_by}.get(cause)
+    return {"code": code} if by is None else {"code": code, "by": by}
 
 
 def _recovery(record: Record, status: Status, *, done: bool) -> str | None:
@@ -275,7 +277,7 @@ def message(
         case Status.FAILED:
             return _failed(record, contract, now)
         case Status.PENDING:
-            return _pending(operation.state, tool, name)
+            return _pending(record)
         case Status.UNKNOWN:
             return _unknown(record, contract)
         case Status.REJECTED:
@@ -308,7 +310,13 @@ def _failed(record: Record, contract: Contract, now: Now) -> str:
     )
 
 
-def _pending(state: State, tool: str, name: str) -> str:
+def _pending(record: Record) -> str:
+    operation = record.operation
+    state, tool, name = operation.state, operation.tool, operation.id
+    if state is State.PREPARED and (turn := _awaited(record)) is not None:
+        return (
+            f"{tool} is recorded and waits for {turn}. {_DO_NOT}: ask for operation {name} instead."
+        )
     words = {
         State.AWAITING_APPROVAL: "waits for a person's approval",
         State.PREPARED: "is recorded and waits for its turn",
@@ -318,6 +326,19 @@ def _pending(state: State, tool: str, name: str) -> str:
     return f"{tool} {how}. {_DO_NOT}: ask for operation {name} instead."
 
 
+def _awaited(record: Record) -> str | None:
+    """Say what a prepared operation waits for, where that is another one."""
+    if not blocked(record):
+        return None
+    waiting = [
+        f"operation {each.operation_id}, which is {each.state}, to succeed"
+        for each in record.blockers
+        if each.state is not State.SUCCEEDED
+    ]
+    # What else is under way on the object may be another principal's, and is not named.
+    return "; ".join(waiting) or "what is still under way on the same object"
+
+
 def _unknown(record: Record, contract: Contract) -> str:
     operation = record.operation
     if operation.state is State.MANUAL_REVIEW:
@@ -325,76 +346,12 @@ def _unknown(record: Record, contract: Contract) -> str:
     elif contract.lookups:
         how = "It is being looked up"
     elif contract.events is not None:
-        how = "The provider's own message about it is awaited"
+        late = operation.cause is Cause.WEBHOOK_MISSING
+        how = "The provider's own message about it " + ("is overdue" if late else "is awaited")
     else:
         how = "A person will be asked to decide it"
     return (
         f"It is not known whether {operation.tool} took effect. {_DO_NOT}. {how}; ask for "
         f"operation {operation.id} to learn the result. Other work that does not depend on it "
         "may go on."
-    )
-
-
-# --- refusals, which create no operation ---------------------------------------------------------
-
-_REFUSALS = {
-    Cause.PAYLOAD_MISMATCH: (
-        "operation {id} was asked for before with another payload. Nothing was sent. A different "
-        "intent needs an id of its own."
-    ),
-    Cause.OPERATION_ID_TAKEN: (
-        "the operation id {id} is taken. Nothing was sent. Choose another id."
-    ),
-    Cause.TARGET_UNRESOLVED: (
-        "another operation on the same object is not settled yet ({by}). Nothing was sent. Wait "
-        "for it; do not try a variant."
-    ),
-}
-
-
-def refusal(
-    *,
-    operation_id: str | None,
-    tool: str,
-    code: Cause,
-    by: str | None,
-    payload_hash: str,
-    target: Mapping[str, Json],
-    correlation_id: str | None = None,
-) -> Outcome:
-    """Return the outcome of a call that policy refused before there was any operation."""
-    words = _REFUSALS[code].format(id=operation_id, by=by or "held by another")
-    error: dict[str, Json] = {"code": code.value, "operation_id": by}
-    if code is Cause.TARGET_UNRESOLVED and by is None:
-        error["held_by"] = "another"
-    return Outcome(
-        operation_id=operation_id or "",
-        tool=tool,
-        status=Status.REJECTED.value,
-        outcome=OUTCOMES[Status.REJECTED],
-        state=State.REJECTED.value,
-        retry_allowed=False,
-        already_done=False,
-        result=None,
-        error=error,
-        transport_observation=None,
-        recovery=None,
-        correlation_id=correlation_id,
-        last_confirmed={"state": None, "at": None, "source": None},
-        acts={"who": "caller", "by": None},
-        sent_at=None,
-        observed_at=None,
-        observation=None,
-        target=target,
-        attempts=0,
-        idempotency_key=None,
-        ref=None,
-        payload_hash=payload_hash,
-        provider_operation_id=None,
-        reconcile=None,
-        superseded_by=None,
-        version=0,
-        created_at=None,
-        updated_at=None,
-        message=f"{tool} was refused: {words}",
     )

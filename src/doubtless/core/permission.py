@@ -7,6 +7,7 @@ and once more by `gate`, immediately before the first byte.
 from dataclasses import dataclass
 from typing import assert_never
 
+from doubtless.core.approvals import approved, approved_until_ms
 from doubtless.core.contract import ATTEMPTS_MAX, STALL_MARGIN_MS, Contract, Stores
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.evidence import FOREVER_MS, arrives_until_ms, counts, proof_of, weigh
@@ -15,21 +16,23 @@ from doubtless.core.model import HARMLESS_CAUSES, Cause, Now, Record, Shows, Sou
 CONTINUES_ON = frozenset({State.UNKNOWN, State.RECONCILING, State.MANUAL_REVIEW})
 
 
-def approved(record: Record, contract: Contract, now: Now) -> bool:
-    """Whether enough people have authorised it. That is permission, and proves no result."""
-    people = {approval.by for approval in record.approvals if approval.expires_ms > now.ms}
-    return len(people) >= (contract.approval.people if contract.approval is not None else 1)
-
-
 def blocked(record: Record) -> bool:
-    """Whether an earlier operation still has to be waited for."""
-    if record.waits_for is not None:
+    """Whether another operation still has to be waited for: an earlier one, or on its object."""
+    if record.waits_for is not None or record.object_taken_by is not None:
         return True
     goes_on = CONTINUES_ON if record.operation.on_unknown == "continue" else frozenset()
     return any(
         blocker.state is not State.SUCCEEDED and blocker.state not in goes_on
         for blocker in record.blockers
     )
+
+
+def failed_blocker(record: Record) -> str | None:
+    """Return the first operation in `after` that has ended otherwise than as succeeded."""
+    for blocker in record.blockers:
+        if blocker.state.ends and blocker.state is not State.SUCCEEDED:
+            return blocker.operation_id
+    return None
 
 
 def first_sent_ms(record: Record) -> int | None:
@@ -73,7 +76,7 @@ def tries_left(record: Record, contract: Contract) -> bool:
 
 def may_resend(record: Record, contract: Contract, now: Now, *, absent: bool) -> bool:
     """Whether policy permits a send after an unknown, `absent` saying if absence is confirmed."""
-    if record.overtaken_by is not None or blocked(record):
+    if record.overtaken_by is not None or blocked(record) or not approved(record, contract, now):
         return False
     if now.ms >= record.operation.valid_until_ms or len(record.attempts) >= ATTEMPTS_MAX:
         return False
@@ -155,8 +158,17 @@ class Repeat:
     why: str = ""
 
 
-def may_repeat(record: Record, contract: Contract, now: Now) -> Repeat:
-    """Judge a repeated call with the same id, or an operator's retry, of a failed operation."""
+def may_repeat(
+    record: Record, contract: Contract, now: Now, *, authorised: bool = False
+) -> Repeat:
+    """Judge a repeated call with the same id, or an operator's retry, of a failed operation.
+
+    Args:
+        record: The operation.
+        contract: The one that it was prepared with.
+        now: The ledger's clock.
+        authorised: By whoever asks: an operator's retry needs no approval besides.
+    """
     operation = record.operation
     if operation.state is not State.FAILED:
         return Repeat(allowed=False, why="it did not end as provably not done")
@@ -170,6 +182,7 @@ def may_repeat(record: Record, contract: Contract, now: Now) -> Repeat:
         "a newer operation on the same object exists": record.newer_twin is not None,
         "it was overtaken": record.overtaken_by is not None,
         "its intent is void": now.ms >= operation.valid_until_ms,
+        UNAPPROVED: not authorised and not approved(record, contract, now),
         "the provider may have forgotten the key": not key_lives(record, contract, now),
         "all attempts are used up": len(record.attempts) >= ATTEMPTS_MAX,
         "something of it may still arrive": may_arrive,
@@ -187,6 +200,7 @@ def may_repeat(record: Record, contract: Contract, now: Now) -> Repeat:
     )
 
 
+UNAPPROVED = "its approval does not stand any more"
 HASTY = "it was decided to be not done before the last of it could have arrived: look again"
 
 
@@ -248,11 +262,14 @@ def gate(record: Record, contract: Contract, now: Now, *, attempt: int, fence: i
         return "evidence came in that settles it"
     if record.overtaken_by is not None:
         return "a newer operation replaces it"
-    if blocked(record) or any(
-        b.state.ends and b.state is not State.SUCCEEDED for b in record.blockers
-    ):
+    if blocked(record) or failed_blocker(record) is not None:
         return "an operation that it comes after does not stand"
-    return Pass(write_by_ms=min(lease_last_ms, operation.valid_until_ms, key_last_ms))
+    approved_ms = approved_until_ms(record, contract, now)
+    if now.ms >= approved_ms:
+        return UNAPPROVED
+    return Pass(
+        write_by_ms=min(lease_last_ms, operation.valid_until_ms, key_last_ms, approved_ms)
+    )
 
 
 def _settled_meanwhile(record: Record, contract: Contract, opened_ms: int) -> bool:

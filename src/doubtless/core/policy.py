@@ -7,28 +7,37 @@ immediately before the first byte.
 
 from typing import assert_never
 
+from doubtless.core.approvals import approved
 from doubtless.core.contract import Contract, OnAbsent
 from doubtless.core.effects import NO_EFFECT, RULES
 from doubtless.core.evidence import (
     FOREVER_MS,
     Finding,
+    asked_since_last_attempt,
     proof_of,
+    seen_at_work,
     since_decision,
     weigh,
+    why_unknown,
 )
 from doubtless.core.model import Cause, Now, Record, Shows, Source, State, Verdict
 from doubtless.core.permission import (
-    approved,
     blocked,
+    failed_blocker,
     key_lives,
     may_resend,
     tries_left,
 )
-from doubtless.core.schedule import next_look_ms, next_review_look_ms, next_send_ms
-from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Step, Wait
+from doubtless.core.schedule import (
+    expected_ms,
+    next_look_ms,
+    next_review_look_ms,
+    next_send_ms,
+    next_turn_ms,
+)
+from doubtless.core.steps import Decision, Escalate, LookUp, Move, Note, Send, Settle, Step, Wait
 
 IDLE_DUE_MS = 86_400_000  # what only a person can move on is due again after a day
-POLL_MS = 1_000  # how often an operation that waits for another one is looked at
 
 
 def decide(
@@ -76,17 +85,15 @@ def _when_prepared(record: Record, contract: Contract, now: Now, finding: Findin
     if void is None and record.attempts and finding.verdict is not Verdict.NOT_APPLIED:
         void = Cause.POLICY  # what had permitted one more send no longer stands
     if void is not None:
-        traceless = all(
-            proof_of(attempt, record.evidence) in (Cause.NOT_SENT, Cause.NOT_PROCESSED)
-            for attempt in record.attempts
-        )
-        if traceless and void is not Cause.POLICY:
+        if _traceless(record) and void is not Cause.POLICY:
             return Settle(to=State.REJECTED, cause=void)
         return Settle(to=State.FAILED, cause=_last_proof(record, finding))
-    if operation.needs_approval and not approved(record, contract, now):
+    if not approved(record, contract, now):
+        if not _traceless(record):  # nobody is asked for one more send after it was sent once
+            return Settle(to=State.FAILED, cause=_last_proof(record, finding))
         return Move(to=State.AWAITING_APPROVAL, cause=None)
     if blocked(record):
-        return Wait(until_ms=min(now.ms + POLL_MS, operation.valid_until_ms))
+        return Wait(until_ms=min(next_turn_ms(record, now), operation.valid_until_ms))
     if operation.not_before_ms is not None and operation.not_before_ms > now.ms:
         return Wait(until_ms=min(operation.not_before_ms, operation.valid_until_ms))
     if finding.basis is Cause.CONFIRMED_ABSENT:
@@ -94,6 +101,14 @@ def _when_prepared(record: Record, contract: Contract, now: Now, finding: Findin
             return Settle(to=State.FAILED, cause=Cause.CONFIRMED_ABSENT)
         return Send(resend=True, why=Cause.CONFIRMED_ABSENT)
     return Send(resend=False, why=finding.basis if record.attempts else None)
+
+
+def _traceless(record: Record) -> bool:
+    """Whether no attempt can have left a trace outside."""
+    return all(
+        proof_of(attempt, record.evidence) in (Cause.NOT_SENT, Cause.NOT_PROCESSED)
+        for attempt in record.attempts
+    )
 
 
 def _last_proof(record: Record, finding: Finding) -> Cause:
@@ -105,9 +120,7 @@ def _last_proof(record: Record, finding: Finding) -> Cause:
 
 def _void(record: Record, contract: Contract, now: Now) -> Cause | None:
     """Say why the intent may not be carried out any more; POLICY where a budget is spent."""
-    if any(
-        blocker.state.ends and blocker.state is not State.SUCCEEDED for blocker in record.blockers
-    ):
+    if failed_blocker(record) is not None:
         return Cause.AFTER_FAILED
     if now.ms >= record.operation.valid_until_ms:
         return Cause.INTENT_EXPIRED
@@ -124,6 +137,9 @@ def _void(record: Record, contract: Contract, now: Now) -> Cause | None:
 
 def _when_awaiting(record: Record, contract: Contract, now: Now) -> Step:
     operation = record.operation
+    if failed_blocker(record) is not None or record.overtaken_by is not None:
+        late = Cause.OVERTAKEN if failed_blocker(record) is None else Cause.AFTER_FAILED
+        return Settle(to=State.REJECTED, cause=late)  # whatever people would say
     if approved(record, contract, now):
         return Move(to=State.PREPARED, cause=None)
     expires_ms = operation.not_before_ms or operation.valid_until_ms
@@ -154,14 +170,6 @@ def _when_executing(record: Record, contract: Contract, now: Now, finding: Findi
             assert_never(finding.verdict)
 
 
-def why_unknown(record: Record) -> Cause:
-    """Return the cause of the last attempt that ended without proof."""
-    for attempt in reversed(record.attempts):
-        if attempt.observation is not None and attempt.observation.cause is not None:
-            return attempt.observation.cause
-    return Cause.CRASH
-
-
 def _not_done(
     record: Record, contract: Contract, now: Now, finding: Finding, *, again: State
 ) -> Step:
@@ -178,6 +186,8 @@ def _not_done(
                 return failed
             if again is State.PREPARED:
                 return Move(to=State.PREPARED, cause=basis)
+            if not approved(record, contract, now):
+                return failed
             at_ms = next_send_ms(record, contract)
             return Send(resend=False, why=basis) if at_ms <= now.ms else Wait(until_ms=at_ms)
         case _:
@@ -222,19 +232,9 @@ def _when_accepted(record: Record, contract: Contract, now: Now, finding: Findin
                 return Move(to=State.UNKNOWN, cause=Cause.NO_NEWS_AFTER_ACCEPTED)
             if _asks(contract):
                 return LookUp(at_ms=min(next_look_ms(record, contract, finding), end_ms))
-            return Wait(until_ms=end_ms)
+            return _await_event(record, contract, now, end_ms)
         case _:
             assert_never(finding.verdict)
-
-
-def seen_at_work(record: Record) -> bool:
-    """Whether a look-up saw the accepted work going on."""
-    return any(
-        item.source is Source.LOOKUP
-        and item.shows is Shows.IN_PROGRESS
-        and item.at_ms >= (record.operation.accepted_ms or 0)
-        for item in record.evidence
-    )
 
 
 # --- while it is not known -----------------------------------------------------------------------
@@ -296,15 +296,29 @@ def _still_unknown(record: Record, contract: Contract, now: Now, finding: Findin
     ordered = contract.on_absent is OnAbsent.RESEND or contract.duplicates_acceptable
     if ordered and not taken and may_resend(record, contract, now, absent=False):
         resend_ms = next_send_ms(record, contract)
-        if resend_ms <= now.ms and _asked_since_last_attempt(record, contract):
+        asked = not _asks(contract) or asked_since_last_attempt(record, contract)
+        if resend_ms <= now.ms and asked:
             return Send(resend=True)
     if _asks(contract):
         return LookUp(at_ms=min(next_look_ms(record, contract, finding), deadline_ms))
     if resend_ms < FOREVER_MS:
         return Wait(until_ms=min(resend_ms, deadline_ms))
     if contract.events is not None:
-        return Wait(until_ms=deadline_ms)
+        return _await_event(record, contract, now, deadline_ms)
     return _ask_a_person(record, contract, Cause.NOTHING_LEFT, now)
+
+
+def _await_event(record: Record, contract: Contract, now: Now, until_ms: int) -> Step:
+    """Wait for the provider's own word, and tell where it is missing. No deadline moves."""
+    operation, expected = record.operation, expected_ms(record, contract)
+    late = expected is not None and now.ms >= expected
+    told = operation.cause is Cause.WEBHOOK_MISSING
+    if late and not told:
+        return Note(cause=Cause.WEBHOOK_MISSING)
+    if told and not late:
+        going_on = operation.state is State.ACCEPTED
+        return Note(cause=None if going_on else why_unknown(record))
+    return Wait(until_ms=until_ms if late or expected is None else min(expected, until_ms))
 
 
 def _ask_a_person(record: Record, contract: Contract, cause: Cause, now: Now) -> Step:
@@ -321,21 +335,6 @@ def _idle(record: Record, contract: Contract, now: Now) -> Step:
 
 def _asks(contract: Contract) -> bool:
     return bool(contract.lookups) and RULES[contract.effect].looks_up
-
-
-def _asked_since_last_attempt(record: Record, contract: Contract) -> bool:
-    """A declared look-up is asked, and answers, before any resend."""
-    if not _asks(contract):
-        return True
-    opened_ms = record.attempts[-1].opened_ms if record.attempts else 0
-    answers = {
-        item.by
-        for item in record.evidence
-        if item.source is Source.LOOKUP
-        and item.shows is not Shows.COULD_NOT_ASK
-        and item.begun_ms >= opened_ms
-    }
-    return all(look.name in answers for look in contract.lookups)
 
 
 def _when_in_review(record: Record, contract: Contract, now: Now, finding: Finding) -> Step:

@@ -4,10 +4,12 @@ import hashlib
 
 from doubtless.core.contract import Contract
 from doubtless.core.evidence import FOREVER_MS, Finding
-from doubtless.core.model import Record, Shows, Source, State
+from doubtless.core.model import Now, Record, Shows, Source, State, Strength
 
 REVIEW_PACE_MS = 300_000  # what a person has to decide is still looked at, this often at first
 REVIEW_PACE_MAX_MS = 3_600_000
+POLL_MS = 1_000  # how soon an operation that waits for an object is looked at; later less often
+POLL_MAX_MS = 30_000
 
 
 def jitter(ref: str, number: int) -> float:
@@ -34,11 +36,40 @@ def last_look_ms(record: Record) -> int:
     return max([*looks, *ended], default=record.operation.created_ms)
 
 
+def expected_ms(record: Record, contract: Contract) -> int | None:
+    """Return by when the provider should have told something by itself; None: it never does.
+
+    Counted from the end of the last attempt, and again from whatever it told.
+    """
+    if contract.events is None or contract.events.expect_ms is None or not record.attempts:
+        return None
+    told = [item.at_ms for item in record.evidence if item.source is Source.WEBHOOK]
+    last = record.attempts[-1]
+    return max([last.ended_ms or last.opened_ms, *told]) + contract.events.expect_ms
+
+
+def _news_ms(record: Record, since_ms: int) -> int | None:
+    """Return when news came that is only a reason to look, and was not looked into yet."""
+    told = [
+        item.at_ms
+        for item in record.evidence
+        if item.source is Source.WEBHOOK and item.strength is Strength.ADVISORY
+    ]
+    return max(told) if told and max(told) > since_ms else None
+
+
 def next_look_ms(record: Record, contract: Contract, finding: Finding) -> int:
-    """Return when to look next: the grown pause, or the next instant at which absence counts."""
+    """Return when to look next: the grown pause, or the next instant at which absence counts.
+
+    News that proves nothing by itself is looked into at once, and so is missing news.
+    """
     last_ms = last_look_ms(record)
     looks = record.operation.looks
-    best = FOREVER_MS
+    expected = expected_ms(record, contract)
+    best = FOREVER_MS if expected is None or expected <= last_ms else expected
+    news_ms = _news_ms(record, last_ms)
+    if news_ms is not None:
+        return news_ms
     for look in contract.lookups:
         grown = min(look.interval_ms << min(looks, 20), look.interval_max_ms)
         best = min(best, last_ms + int(grown * jitter(record.operation.ref, looks)))
@@ -62,5 +93,21 @@ def next_look_ms(record: Record, contract: Contract, finding: Finding) -> int:
 
 def next_review_look_ms(record: Record) -> int:
     """Return when to look again at what waits for a person."""
+    last_ms = last_look_ms(record)
+    news_ms = _news_ms(record, last_ms)
+    if news_ms is not None:
+        return news_ms
     pace_ms = min(REVIEW_PACE_MS << min(record.operation.looks, 4), REVIEW_PACE_MAX_MS)
-    return last_look_ms(record) + pace_ms
+    return last_ms + pace_ms
+
+
+def next_turn_ms(record: Record, now: Now) -> int:
+    """Return when a prepared operation that waits for another one is looked at by itself.
+
+    Whoever moves the other one on makes this one due, in the same transaction. Only an object that
+    stays claimed for what may still arrive comes free without a step of anybody's.
+    """
+    if record.waits_for is None and record.object_taken_by is None:
+        return record.operation.valid_until_ms
+    waited_ms = now.ms - record.operation.created_ms
+    return now.ms + min(max(POLL_MS, waited_ms // 8), POLL_MAX_MS)

@@ -1,8 +1,10 @@
 """One principal's hands on an open application."""
 
 from doubtless.core.model import Principal
+from doubtless.engine.approving import Approving
 from doubtless.engine.browsing import Browsing
 from doubtless.engine.calls import Calls
+from doubtless.engine.events import Events
 from doubtless.engine.opened import OpenApp
 from doubtless.engine.people import People
 from doubtless.engine.reads import Reads
@@ -10,7 +12,7 @@ from doubtless.engine.registry import Registry
 from doubtless.engine.settlements import Settlements
 
 
-class Actor(Browsing, Calls, People, Reads, Settlements):
+class Actor(Approving, Browsing, Calls, Events, People, Reads, Settlements):
     """What one principal can do with an application that another one opened."""
 
     def __init__(self, opened: OpenApp, registry: Registry, principal: Principal) -> None:

@@ -12,10 +12,12 @@ import anyio.abc
 from doubtless.core.model import Json, Principal, Role
 from doubtless.core.outcome import Outcome
 from doubtless.engine.actor import Actor
+from doubtless.engine.approving import Approving
 from doubtless.engine.book import Book
 from doubtless.engine.calls import Calls
 from doubtless.engine.contracts import Contracts, ToolKeys, build_contract, load_contracts
 from doubtless.engine.credentials import Credentials
+from doubtless.engine.events import Events
 from doubtless.engine.deliveries import Callback, Subscriber
 from doubtless.engine.figures import Figures
 from doubtless.engine.opened import OpenApp
@@ -37,7 +39,7 @@ R = TypeVar("R")
 GRACE_S = 5.0  # open attempts get this long to end when the application is closed
 
 
-class Doubtless(Calls, Figures, People, Reads, Settlements):
+class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
     """One application on one ledger. Use it as an asynchronous context manager.
 
         async with Doubtless("sqlite:///doubtless.db", contracts="contracts.toml") as app:
@@ -80,6 +82,7 @@ class Doubtless(Calls, Figures, People, Reads, Settlements):
         if isinstance(declared, Contracts):
             for contract in declared.tools.values():
                 self.registry.add(Tool(contract=contract))
+            self.registry.webhooks.update(declared.webhooks)
         self._subscribers: dict[str, Subscriber] = {}
         self._open: OpenApp | None = None
         self._stack = contextlib.AsyncExitStack()

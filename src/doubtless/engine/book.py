@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from doubtless.core import progress
+from doubtless.core.approvals import relies_on
 from doubtless.core.contract import Contract
 from doubtless.core.evidence import weigh
 from doubtless.core.lifecycle import Need
 from doubtless.core.model import (
     Attempt,
+    Grant,
     Json,
     Now,
     Operation,
@@ -24,10 +26,11 @@ from doubtless.core.model import (
 )
 from doubtless.core.reasons import explain
 from doubtless.core.settling import Change
+from doubtless.engine import counting, turns
 from doubtless.engine.registry import Registry
 from doubtless.engine.surroundings import Surroundings
 from doubtless.errors import LedgerError, OperationNotFound
-from doubtless.ledger import attempts, bodies, claims, operations
+from doubtless.ledger import attempts, bodies, claims, grants, operations
 from doubtless.ledger.store import Transaction
 from doubtless.transports.base import HttpRequest
 
@@ -57,6 +60,14 @@ class Looking:
     contract: Contract
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What followed: the operation to report on, and an attempt to carry out, if there is one."""
+
+    operation_id: str
+    begun: Begun | None = None
+
+
 class Book:
     """The units of one process on one ledger, for one tenant."""
 
@@ -65,6 +76,7 @@ class Book:
         self.surroundings = surroundings
         self.ledger_id = ledger_id
         self.tenant = "main"
+        self.passed_on: set[str] = set()  # operations whose step has made others due
         self.kept: set[str] = set()  # digests of contracts whose snapshot is surely in the ledger
 
     # --- reading ---------------------------------------------------------------------------------
@@ -97,9 +109,20 @@ class Book:
         if contract.latest_wins:
             again = operations.load(tx, self.tenant, operation_id, latest_wins=True)
             record = again or record
+        if record.operation.needs_approval:
+            record = replace(record, grants=self._grants(tx, record.operation))
         if record.operation.state is State.FAILED:
             record = replace(record, newer_twin=operations.later_twin(tx, record.operation))
         return record, contract
+
+    def _grants(self, tx: Transaction, operation: Operation) -> tuple[Grant, ...]:
+        return grants.binding(
+            tx,
+            self.tenant,
+            session_id=operation.session_id,
+            principal=operation.principal,
+            tool=operation.tool,
+        )
 
     def current(self, tx: Transaction, begun: Begun) -> tuple[Record, Contract]:
         """Return what is known now of an operation whose attempt is open.
@@ -108,7 +131,7 @@ class Book:
         other operations may have changed.
         """
         record, contract = begun.record, begun.contract
-        alone = not contract.latest_wins and not record.blockers
+        alone = not (contract.latest_wins or record.blockers or record.operation.needs_approval)
         version = operations.version_of(tx, self.tenant, record.operation.id)
         if alone and version == record.operation.version:
             return record, contract
@@ -158,8 +181,10 @@ class Book:
             tx, stored, after, reason=f"send: {by}", principal=principal, inputs=inputs
         )
         attempts.open_attempt(tx, self.tenant, stored.id, attempt, principal=principal)
-        if stored.state.ends or contract.latest_wins:
+        if stored.state.ends or contract.latest_wins or record.blockers:
             self._reclaim(tx, saved, now)
+        if (grant := relies_on(record, contract, now)) is not None:
+            attempts.covered_by(tx, self.tenant, stored.id, grant, principal=WORKER)
         opened = replace(record, operation=saved, attempts=(*record.attempts, attempt))
         return Begun(record=opened, contract=contract, attempt=attempt)
 
@@ -188,6 +213,7 @@ class Book:
         before = record.operation if stored is None else stored
         current = before
         for change in changes:
+            earlier = current
             current = operations.save(
                 tx,
                 current,
@@ -196,6 +222,7 @@ class Book:
                 principal=principal,
                 inputs=change.inputs,
             )
+            counting.moved(tx, earlier, current, record, contract, now)
         if not changes and stored is not None:
             # Whoever holds an older version of it then knows that something was learnt.
             current = operations.save(
@@ -206,6 +233,8 @@ class Book:
             self._release(tx, after, contract, now)
         elif before.state.ends and not current.state.ends:
             self._reclaim(tx, current, now)
+        if turns.pass_on(tx, before, current, now, latest_wins=contract.latest_wins):
+            self.passed_on.add(current.id)
         return after
 
     def _release(self, tx: Transaction, record: Record, contract: Contract, now: Now) -> None:

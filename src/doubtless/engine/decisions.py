@@ -8,9 +8,9 @@ from doubtless.core.decisions import Word
 from doubtless.core.lifecycle import Need
 from doubtless.core.model import Cause, Json, Principal, Record, Role, Seen, State
 from doubtless.core.settling import Change
-from doubtless.engine import intake, steps
-from doubtless.engine.book import Begun, Book
-from doubtless.engine.intake import Ask
+from doubtless.engine import approvals, intake, steps
+from doubtless.engine.book import Begun, Book, Decided
+from doubtless.engine.drafting import Ask
 from doubtless.errors import DecisionRefused, StaleVersion
 from doubtless.ledger import claims
 from doubtless.ledger.store import Transaction
@@ -32,14 +32,6 @@ class Decision:
     def principal(self) -> Principal:
         """Who decided."""
         return Principal(name=self.operator, role=Role.OPERATOR)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """What followed: the operation to report on, and an attempt to carry out, if there is one."""
-
-    operation_id: str
-    begun: Begun | None = None
 
 
 def resolve(book: Book, tx: Transaction, decision: Decision, again: Ask | None) -> Decided:
@@ -83,6 +75,7 @@ def resolve(book: Book, tx: Transaction, decision: Decision, again: Ask | None) 
         if not book.registry.can_act(contract):
             why = f"{contract.tool} is not registered in this process: decide where it is"
             raise DecisionRefused(stored.id, why)
+        record = approvals.authorise_retry(book, tx, record, contract, principal, decision.note)
         begun = _send_again(book, tx, record, contract, principal)
         return Decided(operation_id=stored.id, begun=begun)
     if ruling.prepares and again is not None:

@@ -1,51 +1,29 @@
 """From a call to a durable operation: join what it means, refuse it, or create it."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from doubtless.core import identity, permission, policy, progress, settling
-from doubtless.core.contract import Contract, KeyFormat
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.identity import Asked, Join, Known, Refuse
-from doubtless.core.model import Cause, Json, Now, Operation, Principal, Record, State
-from doubtless.core.outcome import Outcome, refusal
+from doubtless.core.model import Cause, Json, Now, Operation, Record, State
+from doubtless.core.outcome import Outcome
+from doubtless.core.refusals import refusal
 from doubtless.core.steps import Send
+from doubtless.engine import counting, early, turns
 from doubtless.engine.book import Begun, Book, dump_request
-from doubtless.engine.expressions import ExpressionError, holds
-from doubtless.engine.registry import Tool
-from doubtless.engine.templates import (
-    TemplateError,
-    TemplateValues,
-    render_request,
-    request_digest,
+from doubtless.engine.drafting import Ask
+from doubtless.errors import BadSequence
+from doubtless.ledger import (
+    attempts,
+    claims,
+    journal,
+    listing,
+    operations,
+    requests,
+    sequences,
 )
-from doubtless.errors import BadArguments, BadOperationId
-from doubtless.ledger import attempts, claims, journal, listing, operations
 from doubtless.ledger.store import Transaction
-from doubtless.transports.base import HttpRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What a caller wants, with all that follows from it already computed."""
-
-    tool: Tool
-    principal: Principal
-    operation_id: str  # the caller's, or a fresh one
-    said_id: bool  # whether it is the caller's
-    session_id: str
-    correlation_id: str | None
-    payload: bytes  # canonical JSON of the arguments
-    payload_hash: str
-    business_key: str | None
-    ref: str
-    key: str
-    request: HttpRequest | None
-    request_digest: str
-    needs_approval: bool = False
-    supersedes: str | None = None
-    duplicate_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +47,8 @@ def prepare(book: Book, tx: Transaction, ask: Ask) -> Met:
         operation_id=ask.operation_id if ask.said_id else None,
     )
     claim = _claim(ask)
-    same_id = operations.get(tx, book.tenant, ask.operation_id) if ask.said_id else None
-    holder = _holder(book, tx, contract, claim, now) if same_id is None else None
+    same_id = _same_id(book, tx, ask)
+    holder = _holder(book, tx, ask, claim, now) if same_id is None else None
     meeting = identity.meet(
         asked,
         same_id=_known(same_id),
@@ -82,12 +60,29 @@ def prepare(book: Book, tx: Transaction, ask: Ask) -> Met:
             about = meeting.by or ask.operation_id
             data: dict[str, Json] = {"payload_hash": ask.payload_hash, "tool": contract.tool}
             journal.refuse(tx, book.tenant, about, meeting.code, principal=ask.principal, data=data)
+            counting.prevented(tx, book.tenant, contract, meeting.code.value)
             return Met(operation_id=ask.operation_id, refusal=meeting)
         case Join(operation_id=operation_id):
-            begun = _again(book, tx, operation_id, ask, now) if ask.said_id else None
+            repeats = ask.said_id and not ask.queued
+            begun = _again(book, tx, operation_id, ask, now) if repeats else None
+            if begun is None:
+                counting.joined(tx, *book.load(tx, operation_id), now)
+            if ask.request_id is not None and same_id is None:
+                requests.remember(tx, book.tenant, ask.request_id, operation_id)
             return Met(operation_id=operation_id, begun=begun, joined=True)
         case _:
             return _create(book, tx, ask, claim, now)
+
+
+def _same_id(book: Book, tx: Transaction, ask: Ask) -> Operation | None:
+    """Return the operation that the same intent, or the very same request, led to before."""
+    if not ask.said_id and ask.request_id is None:
+        return None
+    found = operations.get(tx, book.tenant, ask.operation_id)
+    if found is None and ask.request_id is not None:
+        before = requests.joined(tx, book.tenant, ask.request_id)
+        found = operations.get(tx, book.tenant, before) if before is not None else None
+    return found
 
 
 def _claim(ask: Ask) -> str | None:
@@ -102,11 +97,15 @@ def _claim(ask: Ask) -> str | None:
 
 
 def _holder(
-    book: Book, tx: Transaction, contract: Contract, claim: str | None, now: Now
+    book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now
 ) -> Operation | None:
+    """Return who stands in the way on the object: not what the call is to come after."""
+    contract = ask.tool.contract
     if claim is None or contract.latest_wins:
         return None
     held = claims.claim_holder(tx, book.tenant, contract.source.name, claim, now.ms)
+    if held is not None and sequences.comes_after(tx, book.tenant, ask.after, held):
+        return None
     return operations.get(tx, book.tenant, held) if held else None
 
 
@@ -145,9 +144,11 @@ def _again(book: Book, tx: Transaction, operation_id: str, ask: Ask, now: Now) -
 
 
 def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) -> Met:
+    _check_named(book, tx, ask)
     contract, operation = ask.tool.contract, _prepared(book, ask, claim, now)
     record = Record(operation=operation)
-    if contract.latest_wins or not isinstance(policy.decide(record, contract, now).step, Send):
+    waits = contract.latest_wins or ask.queued or bool(ask.after)
+    if waits or not isinstance(policy.decide(record, contract, now).step, Send):
         _insert(book, tx, ask, operation)
         _take_claim(book, tx, operation, now)
         return _settle_new(book, tx, ask, now)
@@ -160,6 +161,8 @@ def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
     _take_claim(book, tx, operation, now)
     attempts.open_attempt(tx, book.tenant, stored.id, attempt, principal=ask.principal)
     opened = Record(operation=stored, attempts=(attempt,))
+    if contract.events is not None:
+        opened = early.appeared(book, tx, opened, contract, now)
     begun = Begun(
         record=opened,
         contract=contract,
@@ -170,8 +173,22 @@ def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
     return Met(operation_id=stored.id, begun=begun)
 
 
+def _check_named(book: Book, tx: Transaction, ask: Ask) -> None:
+    """Be sure that the operations which a call names are there, and its principal's own."""
+    named = [("after", each) for each in ask.after]
+    if ask.supersedes is not None:
+        named.append(("supersedes", ask.supersedes))
+    for word, name in named:
+        found = operations.get(tx, book.tenant, name)
+        if found is None or found.principal != ask.principal.name:
+            wrong = f"{word}: you have no operation {name!r} in this ledger"
+            raise BadSequence(wrong, operation_id=name)
+
+
 def _prepared(book: Book, ask: Ask, claim: str | None, now: Now) -> Operation:
     contract = ask.tool.contract
+    waits = ask.queued or bool(ask.after)
+    valid_for_ms = contract.queued_valid_for_ms if waits else contract.valid_for_ms
     return Operation(
         id=ask.operation_id,
         tenant=book.tenant,
@@ -192,12 +209,13 @@ def _prepared(book: Book, ask: Ask, claim: str | None, now: Now) -> Operation:
         created_ms=now.ms,
         updated_ms=now.ms,
         due_ms=now.ms,
-        valid_until_ms=now.ms + contract.valid_for_ms,
+        valid_until_ms=now.ms + valid_for_ms,
         business_key=ask.business_key,
         claim=claim,
         supersedes=ask.supersedes,
         duplicate_of=ask.duplicate_of,
         needs_approval=ask.needs_approval,
+        on_unknown=ask.on_unknown,
     )
 
 
@@ -219,6 +237,7 @@ def _insert(
         contract_json=None if ask.tool.digest in book.kept else ask.tool.snapshot,
         principal=ask.principal,
         inputs={"effect": operation.effect.value, "said_id": ask.said_id},
+        after=ask.after,
         moved_to=moved_to,
     )
 
@@ -231,8 +250,12 @@ def _take_claim(book: Book, tx: Transaction, operation: Operation, now: Now) -> 
 def _settle_new(book: Book, tx: Transaction, ask: Ask, now: Now) -> Met:
     """Take what follows for an operation that may not be sent at once, or has siblings to heed."""
     record, contract = book.load(tx, ask.operation_id)
+    if contract.events is not None:
+        record = early.appeared(book, tx, record, contract, now)
+    if contract.latest_wins:
+        turns.overtake(tx, record.operation, now)
     step = policy.decide(record, contract, now).step
-    if isinstance(step, Send):
+    if isinstance(step, Send) and not ask.queued:
         begun = book.begin(tx, record, contract, resend=False, principal=ask.principal)
         return Met(operation_id=ask.operation_id, begun=begun)
     book.store(tx, record, contract, settling.settle(record, contract, now), now)
@@ -249,108 +272,6 @@ def _known(operation: Operation | None) -> Known | None:
         payload_hash=operation.payload_hash,
         state=operation.state,
     )
-
-
-def draft(  # noqa: PLR0913 - what a caller may say, each by its name
-    book: Book,
-    tool: Tool,
-    arguments: Mapping[str, Json],
-    *,
-    principal: Principal,
-    operation_id: str | None = None,
-    session_id: str | None = None,
-    correlation_id: str | None = None,
-    supersedes: str | None = None,
-    duplicate_of: str | None = None,
-) -> Ask:
-    """Work out all that follows from a call, before anything is recorded.
-
-    Raises:
-        BadOperationId: The id has other characters than it may, or too many.
-        BadArguments: They don't fit the schema, can't be canonical JSON, or don't fit the request.
-    """
-    contract = tool.contract
-    if operation_id is not None and not identity.is_operation_id(operation_id):
-        raise BadOperationId(operation_id)
-    payload = _canonical(tool, arguments)
-    chosen = operation_id or book.surroundings.new_id()
-    bits = identity.derive(book.ledger_id, chosen)
-    form = contract.key.format if contract.key is not None else KeyFormat.UUID
-    ref, key = identity.reference(bits), identity.encode_key(bits, form)
-    values = TemplateValues(
-        args=arguments,
-        id=chosen,
-        ref=ref,
-        idempotency_key=key,
-        session_id=session_id or "",
-        duplicate_of=duplicate_of,
-    )
-    payload_hash = _hashed(contract, arguments, payload)
-    request = _rendered(contract, values)
-    return Ask(
-        tool=tool,
-        principal=principal,
-        operation_id=chosen,
-        said_id=operation_id is not None,
-        session_id=session_id or "",
-        correlation_id=correlation_id,
-        payload=payload,
-        payload_hash=payload_hash,
-        business_key=identity.business_key(arguments, contract.business_key),
-        ref=ref,
-        key=key,
-        request=request,
-        request_digest=request_digest(request) if request is not None else payload_hash,
-        needs_approval=_needs_approval(contract, arguments, principal, session_id),
-        supersedes=supersedes,
-        duplicate_of=duplicate_of,
-    )
-
-
-def _canonical(tool: Tool, arguments: Mapping[str, Json]) -> bytes:
-    """Return arguments as canonical JSON, once they are known to fit the tool."""
-    try:
-        payload = identity.canonical(arguments)
-    except identity.NotCanonical as error:
-        raise BadArguments(tool.contract.tool, "", str(error)) from error
-    tool.check(arguments)
-    return payload
-
-
-def _hashed(contract: Contract, arguments: Mapping[str, Json], payload: bytes) -> str:
-    if contract.volatile:
-        return identity.payload_hash(contract.tool, arguments, contract.volatile)
-    return identity.hash_of(contract.tool, payload)
-
-
-def _rendered(contract: Contract, values: TemplateValues) -> HttpRequest | None:
-    if contract.request is None:
-        return None
-    try:
-        return render_request(
-            contract.request,
-            contract.source.base_url,
-            values,
-            key=contract.key,
-            condition=contract.condition,
-        )
-    except TemplateError as error:
-        raise BadArguments(contract.tool, "request", str(error)) from error
-
-
-def _needs_approval(
-    contract: Contract, arguments: Mapping[str, Json], principal: Principal, session_id: str | None
-) -> bool:
-    """Whether a person must authorise it first; an expression that can't be evaluated says yes."""
-    if contract.approval is None:
-        return False
-    if contract.approval.when is None:
-        return True
-    facts: Json = {"args": arguments, "session_id": session_id, "principal": principal.name}
-    try:
-        return holds(contract.approval.when, facts)
-    except ExpressionError:
-        return True
 
 
 def refused(ask: Ask, met: Met) -> Outcome:

@@ -5,13 +5,14 @@ import anyio.abc
 
 from doubtless.core.model import Now, Principal, Record, Role, State
 from doubtless.core.outcome import Outcome
-from doubtless.engine import intake, reports
-from doubtless.engine.book import Book
+from doubtless.engine import drafting, reports
+from doubtless.engine.book import Book, Decided
 from doubtless.engine.credentials import Credentials
-from doubtless.engine.decisions import Decided, Decision
+from doubtless.engine.decisions import Decision
 from doubtless.engine.deliveries import Bell
 from doubtless.engine.dispatcher import Worker
-from doubtless.engine.intake import Ask, Met
+from doubtless.engine.drafting import Ask
+from doubtless.engine.intake import Met
 from doubtless.engine.reconciler import Reconciler
 from doubtless.engine.runner import Runner
 from doubtless.engine.waiting import Known, Waiting
@@ -65,11 +66,15 @@ class OpenApp:
         """Carry out the attempt that was just opened, whether or not its caller still waits."""
         if decided.begun is not None:
             self.runner.start(decided.begun)
+        elif not (isinstance(decided, Met) and decided.joined):
+            self._worker.poke()  # it waits, or has made others due
 
     def changed(self, record: Record, result: bytes | None = None) -> None:
         """Tell whoever waits for an operation, and the worker if something is due for it."""
         self._tell(record, result)
-        if not record.operation.state.ends:
+        passed_on = record.operation.id in self.book.passed_on
+        self.book.passed_on.discard(record.operation.id)
+        if passed_on or not record.operation.state.ends:
             self._worker.poke()
 
     def _tell(self, record: Record, result: bytes | None = None) -> None:
@@ -134,7 +139,7 @@ class OpenApp:
         if arguments is None:
             raise OperationNotFound(record.operation.id)
         old = record.operation
-        return intake.draft(
+        return drafting.draft(
             self.book,
             self.book.registry.tool(old.tool),
             arguments,

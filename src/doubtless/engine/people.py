@@ -5,6 +5,7 @@ from doubtless.core.outcome import Outcome
 from doubtless.engine import decisions
 from doubtless.engine.calls import has_news
 from doubtless.engine.decisions import Decision
+from doubtless.engine.inside import stay_out
 from doubtless.engine.surface import WAIT_EXTRA_S, Surface
 from doubtless.engine.waiting import Known
 from doubtless.errors import SettingsError
@@ -43,6 +44,7 @@ class People(Surface):
             DecisionRefused: The decision is not legal as things stand.
             OperationNotFound: There is no such operation.
         """
+        stay_out("app.resolve")
         opened = self._opened
         made = Decision(
             operation_id=operation_id,
@@ -71,6 +73,7 @@ class People(Surface):
             DecisionRefused: Something was sent, or it has ended.
             OperationNotFound: There is no such operation.
         """
+        stay_out("app.cancel")
         opened, principal = self._opened, self._principal
         opened.check_owner(operation_id, principal)
         await opened.ledger.commit(

@@ -7,7 +7,7 @@ transaction, on what it loads there.
 from collections.abc import Mapping
 from typing import Final
 
-from doubtless.core.model import Approval, Attempt, Evidence, Json, Observation, Principal
+from doubtless.core.model import Approval, Attempt, Evidence, Grant, Json, Observation, Principal
 from doubtless.ledger.codec import Shape, encode, integer_of, statement
 from doubtless.ledger.journal import APPROVAL, ATTEMPT, EVIDENCE, Kind, append
 from doubtless.ledger.store import Transaction
@@ -223,7 +223,13 @@ ADD_APPROVAL: Final = statement(
 
 
 def add_approval(
-    tx: Transaction, tenant: str, operation_id: str, approval: Approval, *, principal: Principal
+    tx: Transaction,
+    tenant: str,
+    operation_id: str,
+    approval: Approval,
+    *,
+    principal: Principal,
+    note: str = "",
 ) -> None:
     """Store a person's authorisation beside the operation. It is no evidence.
 
@@ -231,7 +237,21 @@ def add_approval(
         LedgerError: there is no such operation.
     """
     tx.run(ADD_APPROVAL, tenant=tenant, operation_id=operation_id, **APPROVAL.params(approval))
-    data: Mapping[str, Json] = {"approval": APPROVAL.to_json(approval)}
+    data: Mapping[str, Json] = {"approval": APPROVAL.to_json(approval), "note": note}
+    append(tx, tenant, operation_id, Kind.APPROVAL, principal, data)
+
+
+def covered_by(
+    tx: Transaction, tenant: str, operation_id: str, grant: Grant, *, principal: Principal
+) -> None:
+    """Record that an operation goes on under an approval of its whole session."""
+    bound: dict[str, Json] = {
+        "id": grant.id,
+        "by": grant.by,
+        "session_id": grant.session_id,
+        "expires_ms": grant.expires_ms,
+    }
+    data: Mapping[str, Json] = {"grant": bound, "note": grant.note}
     append(tx, tenant, operation_id, Kind.APPROVAL, principal, data)
 
 

@@ -4,10 +4,13 @@ Each is explored as one operation is; only what stands between them is added: th
 mean the first one, and what the ledger tells each of the other. Both stand before a provider that
 neither refuses nor answers 429, and of faults there are lost connections, late arrivals, and one
 repeat of the first one. Not multiplied in: crashes, stops, events, an operator.
+
+What either of them may do next is worked out once for each of its worlds and what the ledger tells
+it of the other, for the same world stands beside many of the other's.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from doubtless.core import identity, progress
@@ -20,7 +23,7 @@ from doubtless.testing.explore_families import plain
 from doubtless.testing.explore_scenes import hurried, start
 from doubtless.testing.explore_search import Model
 from doubtless.testing.explore_steps import Broken
-from doubtless.testing.explore_world import GATED, START, Budget, Scene, World
+from doubtless.testing.explore_world import GATED, START, Budget, Event, Scene, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,58 @@ class PairScene:
     links: Callable[[Scene, Pair], tuple[World, ...]]  # what the ledger tells each of the other
     calls: Callable[[Scene, Pair], Iterator[PairEvent]]
     passes: Callable[[Pair, int], None]  # what must hold when either of them passes its gate
+    wakes: bool = False  # a step of the first one makes the second one due, if it waits
+
+
+Part = tuple[int, bool]  # which of the two, and whether there are two
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Every world of one operation that stands in some pair: one object for all with one key."""
+
+    scene: Scene
+    known: dict[Hashable, World] = field(default_factory=dict)
+    keys: dict[int, Hashable] = field(default_factory=dict)
+    next: dict[Hashable, list[Event]] = field(default_factory=dict)
+
+    def one(self, world: World, part: Part) -> World:
+        """Return the one that stands for `world`."""
+        key = canonical(self.scene, world)
+        kept = self.known.setdefault((part, world.now, key), world)
+        self.keys[id(kept)] = key
+        return kept
+
+    def pair(self, world: Pair) -> Pair:
+        """Return a pair of such."""
+        two = world.second is not None
+        first, *others = (self.one(each, (n, two)) for n, each in enumerate(world.both))
+        return replace(world, first=first, second=others[0] if others else None)
+
+    def key(self, kept: World) -> Hashable:
+        """Return the key of one that was kept."""
+        return self.keys[id(kept)]
+
+    def events(self, kept: World, linked: World, part: Part) -> list[Event]:
+        """Return what may happen to one that was kept, as the ledger told it of the other."""
+        record = linked.record
+        told = (record.blockers, record.newer_twin, record.overtaken_by)
+        place = (id(kept), *told, record.waits_for, record.object_taken_by)
+        found = self.next.get(place)
+        if found is None:
+            happens = events(self.scene, linked)
+            found = [(who, what, self.one(after, part)) for who, what, after in happens]
+            self.next[place] = found
+        return found
 
 
 def pair_model(pair: PairScene) -> Model[Pair]:
     """Return what is searched for two operations. Made inside `tuned`."""
     scene = pair.scene
+    members = _Members(scene)
 
     def key(world: Pair) -> Hashable:
-        return (world.calls, *(canonical(scene, member) for member in world.both))
+        return (world.calls, *(members.key(member) for member in world.both))
 
     def tell(world: Pair) -> tuple[float, str]:
         stands = "; ".join(f"{each.state}, {each.effects} effects" for each in world.both)
@@ -69,8 +116,8 @@ def pair_model(pair: PairScene) -> Model[Pair]:
     first = start(scene)
     second = _second(scene, first) if pair.starts_together else None
     return Model(
-        start=Pair(first, second, calls=0 if pair.starts_together else 1),
-        events=lambda world: _events(pair, world),
+        start=members.pair(Pair(first, second, calls=0 if pair.starts_together else 1)),
+        events=lambda world: _events(pair, members, world),
         check=judge,
         key=key,
         tell=tell,
@@ -84,25 +131,40 @@ def _second(scene: Scene, first: World) -> World:
     return replace(made, budget=Budget())
 
 
-def _events(pair: PairScene, world: Pair) -> Iterator[PairEvent]:
-    scene, later = pair.scene, []
-    for index, member in enumerate(pair.links(scene, world)):
-        for who, what, after in events(scene, member):
+def _events(pair: PairScene, members: _Members, world: Pair) -> Iterator[PairEvent]:
+    scene, two, later = pair.scene, world.second is not None, []
+    for index, linked in enumerate(pair.links(scene, world)):
+        for who, what, after in members.events(world.both[index], linked, (index, two)):
             if who == "time":
                 later.append(after)
                 continue
             if what == "passes the gate":
                 pair.passes(world, index)
             name = f"op-{index + 1}: {who}"
-            yield name, what, _with(world, index, after)
+            moved = _with(world, index, after)
+            if pair.wakes and index == 0 and after.state is not world.first.state:
+                moved = members.pair(_woken(moved))
+            yield name, what, moved
     if world.calls:
-        yield from pair.calls(scene, world)
+        for who, what, met in pair.calls(scene, world):
+            yield who, what, members.pair(met)
     if len(later) == len(world.both):  # time is the same for both
         yield "time", "passes", Pair(later[0], later[1] if later[1:] else None, world.calls)
 
 
 def _with(world: Pair, index: int, after: World) -> Pair:
     return replace(world, first=after) if index == 0 else replace(world, second=after)
+
+
+def _woken(world: Pair) -> Pair:
+    """Make the second one due, as whoever moves the first one on does in the same transaction."""
+    second = world.second
+    if second is None or second.state is not State.PREPARED:
+        return world
+    operation = replace(second.operation, due_ms=second.now)
+    return replace(
+        world, second=replace(second, record=replace(second.record, operation=operation))
+    )
 
 
 def holds_object(scene: Scene, world: World) -> bool:
@@ -267,6 +329,7 @@ PAIRS: Final[Mapping[str, PairScene]] = {
         links=_after(goes_on=False),
         calls=_no_calls,
         passes=_in_turn(goes_on=False),
+        wakes=True,
     ),
     "pair/after-or-unknown": PairScene(
         scene=_member("after-or-unknown"),
@@ -274,6 +337,7 @@ PAIRS: Final[Mapping[str, PairScene]] = {
         links=_after(goes_on=True),
         calls=_no_calls,
         passes=_in_turn(goes_on=True),
+        wakes=True,
     ),
     "pair/latest-wins": PairScene(
         scene=_member("latest-wins", repeats=1),

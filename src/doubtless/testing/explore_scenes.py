@@ -72,15 +72,14 @@ def tuned() -> Iterator[None]:
             "jitter": _no_jitter,
             "REVIEW_PACE_MS": REVIEW_TICKS * TICK,
             "REVIEW_PACE_MAX_MS": REVIEW_TICKS * TICK,
+            "POLL_MS": TICK,
+            "POLL_MAX_MS": TICK,
         },
         progress: {"FOREIGN_OWNER_MS": 2 * TICK, "LEASE_EXTRA_MS": TICK},
         settling: {"explain": _no_inputs},
         permission: {"ATTEMPTS_MAX": 3},
         decisions: {"ATTEMPTS_MAX": 3},
-        policy: {
-            "POLL_MS": TICK,
-            "IDLE_DUE_MS": REVIEW_TICKS * TICK,
-        },
+        policy: {"IDLE_DUE_MS": REVIEW_TICKS * TICK},
     }
     with ExitStack() as stack:
         for module, names in values.items():

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 from unittest.mock import patch
 
-from doubtless.core import policy
+from doubtless.core import schedule
 from doubtless.engine import dispatcher, waiting
 from doubtless.errors import LedgerError
 from doubtless.testing.simulate_actors import PRINCIPALS, Actors
@@ -23,7 +23,7 @@ PROCESSES: Final = (1, 1, 2, 3)
 DECISIONS: Final = (0, 0, 0, 1, 2)  # of people, about what has come to rest
 REST_S: Final = 4.0  # how often it is looked whether all is settled
 POLLS: Final = (
-    (policy, "POLL_MS", 6_000),
+    (schedule, "POLL_MS", 6_000),
     (dispatcher, "POLL_S", 10.0),
     (waiting, "POLL_MIN_S", 0.3),
     (waiting, "POLL_MAX_S", 3.0),

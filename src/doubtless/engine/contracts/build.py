@@ -113,6 +113,7 @@ def build(
         timeout_ms=timeout_ms,
         in_flight_horizon_ms=horizon_ms,
         valid_for_ms=valid_for_ms,
+        queued_valid_for_ms=said.valid_for or 24 * HOUR_MS,
         dedupe_window_ms=said.dedupe_window or 0,
         request=_request(said.request) if said.request else None,
         response=_response(said, fill) if kind is Kind.HTTP else ResponseRules(),
