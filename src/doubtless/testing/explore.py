@@ -7,8 +7,10 @@ switched off: its search has to end with a story.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 
 from doubtless.core.model import Effect
@@ -18,13 +20,17 @@ from doubtless.testing.explore_pairs import PAIRS, pair_model
 from doubtless.testing.explore_scenes import model, tuned
 from doubtless.testing.explore_search import Result, search
 
+Ending = tuple[str, int]  # of a search: its name, and how many states it found
 
-def explored(name: str) -> Result:
+TWINS = "compare the futures of all worlds that count as one; takes more than twice as long"
+
+
+def explored(name: str, *, twins: bool = False) -> Result:
     """Search one scene of one operation, or of two."""
     with tuned():
         if name in PAIRS:
-            return search(pair_model(PAIRS[name]))
-        return search(model(SCENES[name]))
+            return search(pair_model(PAIRS[name]), twins=twins)
+        return search(model(SCENES[name]), twins=twins)
 
 
 def missed(name: str) -> Result:
@@ -39,18 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     scenes = [
         name
-        for name in (*SCENES, *PAIRS)
+        for name in (*PAIRS, *SCENES)  # the longest first
         if options.all or name.partition("/")[0] in options.effect or name in options.scene
     ]
     mutants = list(MUTANTS) if options.all else options.mutant
     if options.list:
         print(*SCENES, *PAIRS, sep="\n")
         print(*(f"{name:20} without {mutant.drops}" for name, mutant in MUTANTS.items()), sep="\n")
-    context = get_context("spawn")
+    began, context = time.monotonic(), get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        bad = _run(pool, explored, scenes, _held)
-        bad += _run(pool, missed, mutants, _caught)
-    return min(bad, 1)
+        held = _run(pool, partial(explored, twins=options.twins), scenes, _held)
+        caught = _run(pool, missed, mutants, _caught)
+    if scenes or mutants:
+        print(_summary(held, caught, time.monotonic() - began))
+    return 0 if all((*held.values(), *caught.values())) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mutant", nargs="+", choices=list(MUTANTS), default=[], metavar="NAME")
     parser.add_argument("--all", action="store_true", help="every scene and every mutant")
     parser.add_argument("--list", action="store_true", help="name the scenes and the mutants")
+    parser.add_argument("--twins", action="store_true", help=TWINS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="searches at a time")
     return parser
 
@@ -80,13 +89,22 @@ def _run(
     each: Callable[[str], Result],
     names: Sequence[str],
     good: Callable[[str, Result], bool],
-) -> int:
-    """Report each search as it comes to its turn, and return how many did not end as they must."""
-    bad = 0
+) -> dict[Ending, bool]:
+    """Report each search as it comes to its turn, and say of each whether it ended as it must."""
+    ends = {}
     for name, found in zip(names, pool.map(each, names), strict=True):
         print(report(name, found), flush=True)
-        bad += not good(name, found)
-    return bad
+        ends[name, found.states] = good(name, found)
+    return ends
+
+
+def _summary(held: Mapping[Ending, bool], caught: Mapping[Ending, bool], seconds: float) -> str:
+    states = sum(each for _, each in held)
+    return (
+        f"{sum(held.values())} of {len(held)} scenes exhausted without a violation, "
+        f"{states:,} states; {sum(caught.values())} of {len(caught)} mutants caught; "
+        f"{seconds:.0f} s"
+    )
 
 
 def report(name: str, result: Result) -> str:

@@ -64,7 +64,7 @@ def _stall(scene: Scene) -> Scene:
 
 
 def _resend(scene: Scene) -> Scene:
-    """Absence orders a resend, whatever the row's default is."""
+    """Absence orders a resend, which is not the row's default."""
     rules = replace(hurried(scene.contract), on_absent=OnAbsent.RESEND)
     return with_faults(replace(scene, contract=rules), "resend", crashes=1)
 
@@ -122,7 +122,7 @@ def _narrow(scene: Scene) -> Scene:
 Family = Callable[[Scene], Scene]
 
 ALWAYS: Final[tuple[Family, ...]] = (_crash, _late, _stall, _operator, _repeat)
-LOOKED_UP: Final[tuple[Family, ...]] = (_resend, _recorded, _lookups, _accepted)
+LOOKED_UP: Final[tuple[Family, ...]] = (_recorded, _lookups, _accepted)
 
 
 def families(effect: Effect) -> Iterator[Family]:
@@ -134,6 +134,8 @@ def families(effect: Effect) -> Iterator[Family]:
     yield _webhook
     if row.looks_up:
         yield from LOOKED_UP
+        if row.on_absent is not OnAbsent.RESEND:  # else every scene has resends
+            yield _resend
     if row.resend in KIND["keyed"]:
         yield _partial
 

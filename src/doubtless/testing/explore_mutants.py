@@ -181,7 +181,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         drops="the horizons of all attempts but the last",
         where=_ARRIVES,
         makes=_last_alone,
-        scene=_busy(_in("idempotent_call/resend")),
+        scene=_busy(_in("idempotent_call/crash")),
         breaks="truth",
     ),
     "no-lease": Mutant(
@@ -223,7 +223,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         drops="the proofs that the earlier attempts lack",
         where=((evidence, "unproven"),),
         makes=_fold_ignored,
-        scene=_busy(_in("idempotent_call/resend")),
+        scene=_busy(_in("idempotent_call/crash")),
         breaks="truth",
     ),
     "unclaimed": Mutant(

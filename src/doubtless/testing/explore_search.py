@@ -1,4 +1,8 @@
-"""Breadth-first search over all worlds, until none is new; and the story of what went wrong."""
+"""Breadth-first search over all worlds, until none is new; and the story of what went wrong.
+
+Worlds with the same key count as one. Whether they may is itself looked into, where asked for: each
+world that was passed over for another one must have the very same future one event further on.
+"""
 
 import gc
 import time
@@ -39,6 +43,20 @@ class Result:
 
 
 @dataclass(slots=True)
+class _Twins(Generic[W]):
+    """The worlds that were visited, and those that were passed over for one of them."""
+
+    visited: list[W]
+    passed: list[tuple[int, W]] = field(default_factory=list)
+
+    def met(self, known: int, world: W) -> None:
+        if known == len(self.visited):
+            self.visited.append(world)
+        elif world != self.visited[known]:
+            self.passed.append((known, world))
+
+
+@dataclass(slots=True)
 class _Tree:
     """How each world was reached first."""
 
@@ -69,16 +87,25 @@ class _Tree:
         return lines
 
 
-def search(model: Model[W], *, states_max: int = 2_000_000) -> Result:
-    """Visit every world that can be reached; stop at the first one that breaks an invariant."""
+def search(model: Model[W], *, states_max: int = 2_000_000, twins: bool = False) -> Result:
+    """Visit every world that can be reached; stop at the first one that breaks an invariant.
+
+    Args:
+        model: What is searched.
+        states_max: Where it is cut, at the end of a level.
+        twins: Whether to compare worlds with one key, too: twice the time.
+    """
     began = time.monotonic()
     result, tree = Result(), _Tree()
+    met = _Twins([model.start]) if twins else None
     collects = gc.isenabled()
     gc.disable()  # nothing here refers to itself, and walking millions of live objects is slow
     try:
-        _visit(model, result, tree, states_max)
+        seen = _visit(model, result, tree, states_max, met)
         if result.exhausted:
             _check_progress(tree)
+        if result.exhausted and met is not None:
+            _check_twins(model, tree, seen, met)
     except _Found as found:
         result.broken, result.story, result.exhausted = found.why, found.story, False
     finally:
@@ -95,19 +122,22 @@ class _Found(Exception):
         self.why, self.story = why, [*story, f"     violated: {why}"]
 
 
-def _visit(model: Model[W], result: Result, tree: _Tree, states_max: int) -> None:
+def _visit(
+    model: Model[W], result: Result, tree: _Tree, states_max: int, met: _Twins[W] | None
+) -> dict[Hashable, int]:
     first = tree.add(-1, ("caller", "asks for the operation"), model.tell(model.start), False)
     seen = {model.key(model.start): first}
     level = [(first, model.start)]
     while level:
         following: list[tuple[int, W]] = []
         for index, world in level:
-            _expand(model, result, tree, seen, index, world, following)
+            _expand(model, result, tree, seen, met, index, world, following)
         if len(seen) > states_max:
-            return
+            return seen
         result.depth += 1
         level = following
     result.exhausted = True
+    return seen
 
 
 def _expand(
@@ -115,6 +145,7 @@ def _expand(
     result: Result,
     tree: _Tree,
     seen: dict[Hashable, int],
+    met: _Twins[W] | None,
     index: int,
     world: W,
     following: list[tuple[int, W]],
@@ -134,11 +165,26 @@ def _expand(
                 arrow = ("", "")
                 model.check(after)
             tree.leads[index].append(known)
+            if met is not None:
+                met.met(known, after)
     except Broken as broken:
         last = len(tree.parents) - 1 if arrow == ("", "") else index
         raise _Found(str(broken), tree.story(last)) from broken
     except IllegalTransition as broken:
         raise _Found(f"table: {broken}", tree.story(index)) from broken
+
+
+def _check_twins(model: Model[W], tree: _Tree, seen: dict[Hashable, int], met: _Twins[W]) -> None:
+    """No world may be passed over for one with another future."""
+
+    def future(world: W) -> set[tuple[str, str, int | None]]:
+        return {(who, what, seen.get(model.key(after))) for who, what, after in model.events(world)}
+
+    for known, twin in met.passed:
+        same = model.rests(twin) == tree.rests[known] or known == 0
+        if not same or future(twin) != future(met.visited[known]):
+            why = "canonical: worlds with one key have two futures"
+            raise _Found(why, tree.story(known))
 
 
 def _check_progress(tree: _Tree) -> None:
