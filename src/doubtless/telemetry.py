@@ -69,7 +69,13 @@ MATCH_FAILURES: Final = Metric(
     name="doubtless_event_match_failures_total",
     kind=Kind.COUNTER,
     labels=("reason", "source"),
-    means="Events of a provider that could not be tied to one operation.",
+    means="Events that belonged to no operation when they came, or to more than one.",
+)
+UNMATCHED_AGE: Final = Metric(
+    name="doubtless_oldest_unmatched_event_age_seconds",
+    kind=Kind.GAUGE,
+    labels=("source",),
+    means="Age of the oldest event that still belongs to no operation.",
 )
 KEY_EXPIRED: Final = Metric(
     name="doubtless_key_expired_total",
@@ -113,6 +119,7 @@ METRICS: Final = (
     PAST_DEADLINE,
     OVERDUE,
     MATCH_FAILURES,
+    UNMATCHED_AGE,
     KEY_EXPIRED,
     MISMATCH,
 )

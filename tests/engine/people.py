@@ -6,6 +6,8 @@ from typing import Any
 from tests.engine.functions import UNKNOWN, WRITE, comes_true
 
 from doubtless import Call, Doubtless, Outcome
+from doubtless.engine.book import Book
+from doubtless.engine.surroundings import Surroundings
 
 QUICK: dict[str, Any] = {**WRITE, "timeout": "300ms"}
 ARRIVES = timedelta(milliseconds=400)  # of `QUICK`: its time-out and its horizon
@@ -29,6 +31,11 @@ class Acts:
             if len(self.attempts) <= self._lost:
                 raise OSError
             return f"done {what}"
+
+
+def book_of(app: Doubtless) -> Book:
+    """Return the ledger as the engine of `app` sees it."""
+    return Book(app.registry, Surroundings(), app.ledger.id)
 
 
 async def asked(app: Doubtless, operation_id: str | None = "o1", **options: Any) -> Outcome:

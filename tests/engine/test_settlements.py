@@ -9,11 +9,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 from tests.engine.functions import WRITE, application, comes_true
-from tests.engine.people import Acts, decides, reviewed
+from tests.engine.people import Acts, book_of, decides, reviewed
 
 from doubtless import Call, Doubtless
 from doubtless.core.model import Evidence, Principal, Role, Shows, Source, Strength
+from doubtless.core.progress import Liveness
 from doubtless.engine import deliveries, steps
+from doubtless.engine.owner import liveness
 from doubtless.errors import SettingsError
 from doubtless.ledger.store import open_ledger
 
@@ -86,7 +88,7 @@ async def test_what_settles_twice_is_told_twice_under_ids_of_their_own(tmp_path)
             begun_ms=0,
             by="a later look",
         )
-        app.ledger.write(lambda tx: steps.add(app._opened.book, tx, "o1", contradicts))
+        app.ledger.write(lambda tx: steps.add(book_of(app), tx, "o1", contradicts))
         reopened = await app.settlements()
         assert [each.state for each in reopened.settlements] == ["succeeded"]
         assert reopened.settlements[0].outcome.state == "manual_review"
@@ -253,7 +255,7 @@ async def test_of_two_processes_with_one_name_only_one_delivers_until_it_is_gone
         first.on_settled(one, name="billing")
         await notes(first, 3, 4, 5)
         await comes_true(lambda: len(one.operations + two.operations) == 5)
-        await comes_true(lambda: sorted(one.operations + two.operations)[-1] == "n5")
+        await comes_true(lambda: max(one.operations + two.operations) == "n5")
     assert sorted(one.operations + two.operations) == ["n1", "n2", "n3", "n4", "n5"]
 
 
@@ -262,9 +264,8 @@ async def test_what_a_dead_process_held_is_taken_over_at_once(tmp_path):
     told = Told()
     async with application(tmp_path) as app:
         noting(app)
-        surroundings = app._opened.book.surroundings
         dead = dead_owner()
-        assert surroundings.liveness(dead).value == "dead"
+        assert liveness(dead) is Liveness.DEAD
         assert await app.position("billing", holder=f"{dead}#1").take() == 0
         await notes(app, 1)
         app.on_settled(told, name="billing")

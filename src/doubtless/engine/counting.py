@@ -3,7 +3,7 @@
 The plain way, prepared, executing, succeeded, writes nothing here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -148,7 +148,7 @@ def contradicted(tx: Transaction, operation: Operation, items: Sequence[Evidence
 
 def unmatched(tx: Transaction, tenant: str, source: str, reason: telemetry.Unmatched) -> None:
     """Count an event of a provider that could not be tied to one operation."""
-    labels: Mapping[str, str] = {"reason": reason.value, "source": source}
+    labels = {"reason": reason.value, "source": source}
     metrics.count(tx, tenant, telemetry.MATCH_FAILURES.name, labels)
 
 

@@ -70,6 +70,9 @@ def _readings(tx: Transaction, tenant: str) -> tuple[Reading, ...]:
             found[one.name][labels] = one.value
     _add_ended(found[telemetry.OPERATIONS.name], metrics.ended(tx, tenant))
     _add_open(found, metrics.open_ones(tx, tenant), tx.now_ms)
+    waiting = found[telemetry.UNMATCHED_AGE.name]
+    for source, since_ms in metrics.unmatched(tx, tenant).items():
+        waiting[source,] = max(tx.now_ms - since_ms, 0) / 1000
     histograms = _histograms(counted)
     return tuple(
         Reading(

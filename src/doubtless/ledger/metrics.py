@@ -166,6 +166,20 @@ def open_ones(tx: Transaction, tenant: str) -> list[Open]:
     ]
 
 
+UNMATCHED: Final = """
+    select source, min(received_ms)
+      from event
+     where tenant = :tenant and operation_id is null and copy_of is null
+  group by source
+"""
+
+
+def unmatched(tx: Transaction, tenant: str) -> dict[str, int]:
+    """Return by source when the oldest event came that still belongs to no operation."""
+    rows = tx.tuples(UNMATCHED, tenant=tenant)
+    return {text_of(source): integer_of(received_ms) for source, received_ms in rows}
+
+
 # --- doubt ---------------------------------------------------------------------------------------
 
 DOUBT: Final = """

@@ -1,6 +1,6 @@
 """GET /metrics: what the ledger counts, as Prometheus reads it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -18,15 +18,14 @@ from doubtless.engine.figures import Figures, Reading
 from doubtless.telemetry import Kind
 
 
-def routes(app: Callable[[], Figures] | Figures) -> list[Route]:
-    """Return the route. `app` is an open application, or gives one when it is asked."""
+def routes(app: Figures) -> list[Route]:
+    """Return the route. `app` must be open when it is asked."""
 
     async def answer(request: Request) -> Response:
-        figures = app() if callable(app) else app
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         # Of this one reading: what other libraries count in this process is none of ours.
         registry = CollectorRegistry()
-        registry.register(_Collected(await figures.metrics()))
+        registry.register(_Collected(await app.metrics()))
         return Response(encode(registry), headers={"Content-Type": content_type})
 
     return [Route("/metrics", answer, methods=["GET"])]
