@@ -151,6 +151,17 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "ENGINE-21": "A worker outlasts a ledger that fails, and an operation that can't be moved on.",
     "ENGINE-22": "Who waits is woken at once in this process, and by polling across several.",
     "ENGINE-23": "A tool is known by name, its contract by digest, and its code where it is.",
+    # The inbox: what providers tell by themselves.
+    "INBOX-1": "An event settles the operation that it speaks of, as the provider's evidence.",
+    "INBOX-2": "An event that comes too early waits for its operation, or for its name.",
+    "INBOX-3": "An event is known for ever, and outlives the process that took it in.",
+    "INBOX-4": "The same event, however often and at once, is evidence once.",
+    "INBOX-5": "The same news under another event id is kept as a copy, and counts once.",
+    "INBOX-6": "Events count by the provider's time, whatever their order of arrival.",
+    "INBOX-7": "An event that belongs to no operation is kept and listed with the reason.",
+    "INBOX-8": "An operator matches an event once, by name; the evidence stays the provider's.",
+    "INBOX-9": "An event that is not authoritative is only a reason to look.",
+    "INBOX-10": "What is no event, or comes from no declared source, is refused and not stored.",
     # Look-ups in code.
     "LOOKUP-1": "A look-up in code says present, absent or could-not-ask, and is believed so.",
     "LOOKUP-5": "Whatever else comes of a look-up in code could not be asked, and harms no other.",

@@ -21,7 +21,13 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
     ├── DecisionRefused          an operator's decision is not legal in this state
     │   ├── PayloadNotShown      what was shown is not what would be executed
     │   └── StaleVersion         somebody else decided, or something happened, meanwhile
-    ├── InsideTransaction        it would wait for the transaction that it is called in
+    ├── TransactionError         app.transaction(): nothing of it was committed
+    │   ├── InsideTransaction    it would wait for the transaction that it is called in
+    │   ├── TransactionTimedOut  it was open for too long, and was rolled back
+    │   ├── TransactionOver      it has ended already
+    │   ├── StatementRefused     a statement that is not for a transaction of the user's
+    │   ├── NotPrepared          policy refused the operation; `outcome` says why
+    │   └── ForeignConnection    a connection that the ledger can't share a transaction with
     ├── GrantRefused             a session-wide approval that can't be given
     ├── ApprovalNotFound         no session-wide approval of that id in that session
     ├── IllegalTransition        a fault of ours: the table knows no such step
@@ -37,6 +43,10 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from doubtless.core.outcome import Outcome
 
 
 class DoubtlessError(Exception):
@@ -183,7 +193,11 @@ class PayloadNotShown(DecisionRefused):
         self.shown, self.stored = shown, stored
 
 
-class InsideTransaction(DoubtlessError):
+class TransactionError(DoubtlessError):
+    """Something about a transaction of the user's."""
+
+
+class InsideTransaction(TransactionError):
     """A call inside `app.transaction()` that would wait for what only the transaction can end."""
 
     def __init__(self, what: str) -> None:
@@ -192,6 +206,41 @@ class InsideTransaction(DoubtlessError):
             " transaction holds. Use tx.prepare, or call it after the block"
         )
         self.what = what
+
+
+class TransactionTimedOut(TransactionError):
+    """A transaction was open for longer than it may, and was rolled back. Nothing of it is there."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"app.transaction() was open for more than {limit_s:g} s, and was rolled back: nothing"
+            " of it was recorded. While it is open nobody else can write. Do slow work before it,"
+            " or set transaction_timeout_s"
+        )
+        self.limit_s = limit_s
+
+
+class TransactionOver(TransactionError):
+    """A transaction was used after it had ended, or a statement ended it."""
+
+
+class StatementRefused(TransactionError):
+    """A statement that a transaction of the user's doesn't carry out. The others stand."""
+
+
+class NotPrepared(TransactionError):
+    """The operation was not prepared, and will not be carried out. `outcome` says why.
+
+    Let it leave the block, and what was done in the transaction is rolled back with it.
+    """
+
+    def __init__(self, outcome: "Outcome") -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+class ForeignConnection(TransactionError):
+    """A connection of somebody else's, with which no transaction can be shared."""
 
 
 class GrantRefused(DoubtlessError):

@@ -218,6 +218,37 @@ def weigh(record: Record, contract: Contract, now: Now) -> Finding:
     return _finding(Verdict.UNKNOWN, None, (), found)
 
 
+def why_unknown(record: Record) -> Cause:
+    """Return the cause of the last attempt that ended without proof."""
+    for attempt in reversed(record.attempts):
+        if attempt.observation is not None and attempt.observation.cause is not None:
+            return attempt.observation.cause
+    return Cause.CRASH
+
+
+def seen_at_work(record: Record) -> bool:
+    """Whether a look-up saw the accepted work going on."""
+    return any(
+        item.source is Source.LOOKUP
+        and item.shows is Shows.IN_PROGRESS
+        and item.at_ms >= (record.operation.accepted_ms or 0)
+        for item in record.evidence
+    )
+
+
+def asked_since_last_attempt(record: Record, contract: Contract) -> bool:
+    """A declared look-up is asked, and answers, before any resend."""
+    opened_ms = record.attempts[-1].opened_ms if record.attempts else 0
+    answers = {
+        item.by
+        for item in record.evidence
+        if item.source is Source.LOOKUP
+        and item.shows is not Shows.COULD_NOT_ASK
+        and item.begun_ms >= opened_ms
+    }
+    return all(look.name in answers for look in contract.lookups)
+
+
 def _finding(
     verdict: Verdict,
     basis: Cause | None,

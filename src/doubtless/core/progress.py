@@ -48,11 +48,13 @@ class Liveness(StrEnum):
 def absorb(operation: Operation, item: Evidence, observation: Observation | None) -> Operation:
     """Keep the provider's own names for the work, once it told them."""
     found = item.provider_operation_id
+    if item.strength is Strength.ADVISORY:
+        found = None  # hearsay confirms nothing, and names nothing
     if found is not None and item.shows in (Shows.APPLIED, Shows.IN_PROGRESS, Shows.NOT_APPLIED):
         operation = replace(operation, provider_operation_id=found)
     if observation is not None and observation.status_url is not None:
         operation = replace(operation, status_url=observation.status_url)
-    if item.shows is Shows.IN_PROGRESS:
+    if item.shows is Shows.IN_PROGRESS and item.strength is Strength.AUTHORITATIVE:
         operation = replace(
             operation,
             confirmed_state="in_progress",

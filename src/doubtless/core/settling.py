@@ -20,7 +20,7 @@ from doubtless.core.model import (
 from doubtless.core.policy import decide
 from doubtless.core.reasons import explain
 from doubtless.core.schedule import next_send_ms
-from doubtless.core.steps import Decision, Escalate, LookUp, Move, Send, Settle, Wait
+from doubtless.core.steps import Decision, Escalate, LookUp, Move, Note, Send, Settle, Wait
 
 SETTLE_STEPS_MAX = 6  # unknown → accepted → review is the longest chain that policy can take
 
@@ -116,7 +116,8 @@ def _change(
 ) -> Change:
     before = record.operation
     step = type(decision.step).__name__.lower()
-    cause = f": {after.cause}" if after.cause and after.state is not before.state else ""
+    moved = after.state is not before.state or after.cause is not before.cause
+    cause = f": {after.cause}" if after.cause and moved else ""
     inputs = explain(record, contract, now, decision.finding)
     return Change(before=before, after=after, reason=f"{step}{cause}", inputs=inputs)
 
@@ -147,6 +148,8 @@ def _applied(record: Record, contract: Contract, now: Now, decision: Decision) -
         case Escalate(cause=cause):
             to = State.MANUAL_REVIEW
             return enter(operation, to, now, cause=cause, contract=contract, holds=holds)
+        case Note(cause=cause):
+            return revised(operation, {"cause": cause})
         case LookUp(at_ms=at_ms) if at_ms <= now.ms:
             return None  # it is taken up from where it stands
         case LookUp() | Wait() if _look_ended(operation, now):

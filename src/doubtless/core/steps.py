@@ -38,6 +38,13 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """It stays where it stands, and another reason is told."""
+
+    cause: Cause | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
     """Close the operation, with the evidence that proves it."""
 
@@ -52,7 +59,7 @@ class Escalate:
     cause: Cause
 
 
-Step: TypeAlias = Send | LookUp | Wait | Move | Settle | Escalate
+Step: TypeAlias = Send | LookUp | Wait | Note | Move | Settle | Escalate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from doubtless.engine.book import Book
 from doubtless.engine.calls import Calls
 from doubtless.engine.contracts import Contracts, ToolKeys, build_contract, load_contracts
 from doubtless.engine.credentials import Credentials
-from doubtless.engine.events import Events
 from doubtless.engine.deliveries import Callback, Subscriber
+from doubtless.engine.events import Events
 from doubtless.engine.figures import Figures
 from doubtless.engine.opened import OpenApp
 from doubtless.engine.people import People

@@ -14,7 +14,13 @@ import jsonschema_rs
 
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Json
-from doubtless.engine.contracts import Lookup, contract_digest, dump_contract, read_contract
+from doubtless.engine.contracts import (
+    Lookup,
+    WebhookRules,
+    contract_digest,
+    dump_contract,
+    read_contract,
+)
 from doubtless.errors import BadArguments, SettingsError, UnknownTool
 from doubtless.transports.function import Body
 
@@ -61,6 +67,7 @@ class Registry:
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
         self._contracts: dict[str, Contract] = {}
+        self.webhooks: dict[str, WebhookRules] = {}  # by source: how its events are signed, shaped
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())

@@ -20,6 +20,7 @@ from doubtless.core.model import (
 )
 from doubtless.core.progress import Liveness
 from doubtless.core.steps import LookUp, Send
+from doubtless.engine import counting, early
 from doubtless.engine.book import WORKER, Begun, Book
 from doubtless.ledger import attempts, bodies
 from doubtless.ledger.store import Transaction
@@ -117,6 +118,8 @@ def finish(book: Book, tx: Transaction, begun: Begun, ending: Ending) -> Record:
         digest=digest,
     )
     _write_end(book, tx, operation_id, attempt, item)
+    record = early.learnt(book, tx, record, contract, stored, now)
+    counting.stopped(tx, record, contract, now, ending.observation)
     changes = settling.settle(record, contract, now)
     return book.store(tx, record, contract, changes, now, stored=stored)
 
@@ -212,7 +215,9 @@ def weigh(
     for item in items:
         attempts.add_evidence(tx, book.tenant, stored.id, item, principal=principal)
         operation = progress.absorb(operation, item, observation)
+    counting.contradicted(tx, stored, items)
     record = replace(record, operation=operation, evidence=(*record.evidence, *items))
+    record = early.learnt(book, tx, record, contract, stored, now)
     changes = settling.settle(record, contract, now)
     # The word is the operator's; what follows from it is policy's, in the same transaction.
     actor = principal if principal.role is Role.OPERATOR else WORKER
@@ -343,5 +348,6 @@ def looked(
     for item in numbered:
         attempts.add_evidence(tx, book.tenant, stored.id, item, principal=WORKER)
     record = progress.looked(record, numbered)
+    record = early.learnt(book, tx, record, contract, stored, now)
     changes = settling.settle(record, contract, now)
     return book.store(tx, record, contract, changes, now, stored=stored)

@@ -16,17 +16,27 @@ Two worlds with the same key have the same future, shifted in time. What is left
   is never read. When "not done" was last said is kept. Instants matter only where the provider's
   clock orders events. "Nothing" never changes a verdict, and "could not ask" only while it is the
   last answer.
-* Versions, names, texts, journalled inputs and the causes of an unknown are read by no rule. Of
-  fences only equality is, and only while the attempt is open.
+* Versions, names, texts, journalled inputs and the causes of an unknown are read by no rule, save
+  that an event is missing. Of fences only equality is, and only while the attempt is open.
 * Beyond the second look-up the pause no longer grows.
 """
 
 from collections.abc import Hashable
 
-from doubtless.core.evidence import proof_of
-from doubtless.core.model import Attempt, Cause, Evidence, Record, Seen, Shows, Source, State
+from doubtless.core.evidence import proof_of, seen_at_work
+from doubtless.core.model import (
+    Attempt,
+    Cause,
+    Evidence,
+    Record,
+    Seen,
+    Shows,
+    Source,
+    State,
+    Strength,
+)
 from doubtless.core.permission import arrives_unless_absent_ms
-from doubtless.core.policy import seen_at_work
+from doubtless.core.schedule import expected_ms
 from doubtless.testing.explore_world import (
     DEAD,
     FLYING,
@@ -65,6 +75,7 @@ def canonical(scene: Scene, world: World) -> Hashable:
         attempts,
         _operation(record, now),
         _evidence(scene, world, absences),
+        _news(scene, world) if scene.contract.events is not None else None,
     )
 
 
@@ -203,6 +214,17 @@ def _evidence(scene: Scene, world: World, absences: tuple[int, ...]) -> Hashable
         _cut(ends[-1] if ends else None, now, PASSED),
         len(absences),
         bool(absences) and absences[-1] == now,
+    )
+
+
+def _news(scene: Scene, world: World) -> Hashable:
+    """What the provider told by itself, or should have."""
+    record, now = world.record, world.now
+    hearsay = [item.at_ms for item in record.evidence if item.strength is Strength.ADVISORY]
+    return (
+        world.operation.cause is Cause.WEBHOOK_MISSING,
+        _cut(expected_ms(record, scene.contract), now, FLOOR),
+        _cut(max(hearsay, default=None), now, FLOOR),
     )
 
 
