@@ -2,7 +2,13 @@
 
 from typing import Final
 
-from doubtless.service import api_operations, api_people, api_reads
+from doubtless.service import api_approvals, api_events, api_operations, api_people, api_reads
 from doubtless.service.routing import Row
 
-ROWS: Final[tuple[Row, ...]] = (*api_operations.ROWS, *api_people.ROWS, *api_reads.ROWS)
+ROWS: Final[tuple[Row, ...]] = (
+    *api_operations.ROWS,
+    *api_people.ROWS,
+    *api_approvals.ROWS,
+    *api_events.ROWS,
+    *api_reads.ROWS,
+)

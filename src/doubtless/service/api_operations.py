@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from starlette.requests import Request
@@ -32,17 +32,17 @@ async def submit(asked: Asked) -> Response:
     longest_ms = asked.service.settings.limits.wait_max_ms
     if wait_ms is not None and wait_ms > longest_ms:
         raise Refused(422, "bad_body", f"wait: at most {longest_ms // 1000}s; ask again after it")
-    # What was not said is left to its default, which is the application's.
-    more: dict[str, Any] = said.model_dump(include={"after", "on_unknown", "supersedes"})
-    more = {name: value for name, value in more.items() if name in said.model_fields_set}
     call = asked.actor.call(
         said.tool,
         said.arguments,
         operation_id=operation_id,
+        request_id=said.request_id,
         session_id=said.session_id,
         correlation_id=said.correlation_id,
+        after=said.after,
+        on_unknown=said.on_unknown,
+        supersedes=said.supersedes,
         wait_s=None if wait_ms is None else wait_ms / 1000,
-        **more,
     )
     asked.note(operation_id=operation_id)
     outcome = await _while_there(asked.request, call)

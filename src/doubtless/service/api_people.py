@@ -6,11 +6,11 @@ from typing import Final
 from starlette.responses import Response
 
 from doubtless.core.model import Json
-from doubtless.errors import DecisionRefused, StaleVersion
+from doubtless.errors import DecisionRefused
 from doubtless.service.api_operations import NOT_FOUND
 from doubtless.service.models import Resolve
 from doubtless.service.problems import Refused
-from doubtless.service.routing import OPERATOR, Asked, Row, reply
+from doubtless.service.routing import OPERATOR, Asked, Row, code_of, reply
 
 
 async def resolve(asked: Asked) -> Response:
@@ -35,12 +35,11 @@ async def resolve(asked: Asked) -> Response:
 async def refused(asked: Asked, operation_id: str, error: DecisionRefused) -> Refused:
     """Say why a decision isn't taken, with how things stand and what was decided before."""
     current = await asked.actor.outcome(operation_id)
-    code = "stale_version" if isinstance(error, StaleVersion) else "decision_refused"
     members: dict[str, Json] = {
         "outcome": current.to_json(),
         "decision": last_decision(await asked.actor.timeline(operation_id)),
     }
-    return Refused(409, code, str(error), members=members)
+    return Refused(409, code_of(error), str(error), members=members)
 
 
 def last_decision(timeline: Sequence[Mapping[str, Json]]) -> Json:

@@ -10,7 +10,7 @@ from doubtless.engine.contracts.answers import answers_of
 from doubtless.engine.registry import Tool
 from doubtless.errors import LedgerError
 from doubtless.service.api_operations import BOTH, NOT_FOUND
-from doubtless.service.models import WhoseSession
+from doubtless.service.models import After, WhoseSession
 from doubtless.service.problems import Refused
 from doubtless.service.routing import AGENT, ANYBODY, OPERATOR, Asked, Row, reply
 
@@ -41,6 +41,13 @@ async def timeline(asked: Asked) -> Response:
     operation_id = asked.path["operation_id"]
     entries = await asked.actor.timeline(operation_id)
     return reply({"operation_id": operation_id, "timeline": [dict(entry) for entry in entries]})
+
+
+async def outcomes(asked: Asked) -> Response:
+    """Return settlements in the order in which they were committed."""
+    said = asked.query(After)
+    page = await asked.actor.settlements(after=said.after, limit=said.limit)
+    return reply(page.to_json())
 
 
 async def tools(asked: Asked) -> Response:
@@ -111,6 +118,17 @@ ROWS: Final = (
         answer=timeline,
         answers={200: "The entries.", 404: NOT_FOUND},
         returns="Timeline",
+    ),
+    Row(
+        method="GET",
+        path="/v1/outcomes",
+        name="outcomes",
+        summary="Settlements in order, each once with a unique id: an agent its own.",
+        roles=BOTH,
+        answer=outcomes,
+        query=After,
+        answers={200: "Those after `after`, and what to ask for next."},
+        returns="Settlements",
     ),
     Row(
         method="GET",

@@ -68,6 +68,13 @@ class Submit(Body):
     tool: ToolName
     arguments: dict[str, JsonValue]
     operation_id: OperationId | None = None
+    request_id: Annotated[
+        OperationId | None,
+        Field(
+            description="Made for this one request: a repeat of it, because its answer was lost, is"
+            " told of the operation that the first one led to. It names no intent."
+        ),
+    ] = None
     session_id: SessionId | None = None
     correlation_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
     after: Annotated[list[OperationId], Field(max_length=100)] = []
@@ -114,6 +121,10 @@ class Ingest(Body):
 
     source: Word128
     event: dict[str, JsonValue]
+    event_id: Word128 | None = None
+    occurred_at: Annotated[
+        Word128 | None, Field(description="By the provider's clock: RFC 3339.")
+    ] = None
 
 
 # --- queries -------------------------------------------------------------------------------------
@@ -210,4 +221,6 @@ class Inbox(Query):
     """Which events."""
 
     matched: Annotated[bool, BeforeValidator(_flag)] | None = None
+    source: Word128 | None = None
+    cursor: Annotated[str, Field(pattern=r"^[0-9]{1,18}$")] | None = None
     limit: Limit = 50

@@ -17,10 +17,14 @@ from starlette.routing import Route
 from doubtless.core.model import Json, Principal, Role
 from doubtless.engine.actor import Actor
 from doubtless.errors import (
+    ApprovalNotFound,
     BadOperationId,
     BadRequest,
     DecisionRefused,
+    EventNotFound,
+    GrantRefused,
     OperationNotFound,
+    UnknownSource,
     UnknownTool,
 )
 from doubtless.service import logs
@@ -131,7 +135,7 @@ def _endpoint(
             return await row.answer(await _asked(row, request, service))
         except Refused as error:
             refused = error
-        except (BadRequest, DecisionRefused) as error:
+        except (BadRequest, DecisionRefused, GrantRefused, ApprovalNotFound) as error:
             refused = told(error)
         logs.note(request.scope, refused=refused.code)
         return refused.response()
@@ -139,20 +143,26 @@ def _endpoint(
     return answer
 
 
-def told(error: BadRequest | DecisionRefused) -> Refused:
+Told: TypeAlias = BadRequest | DecisionRefused | GrantRefused | ApprovalNotFound
+
+
+def told(error: Told) -> Refused:
     """Say why what was asked can't be done."""
     match error:
-        case UnknownTool():
-            return Refused(404, "unknown_tool", str(error))
-        case OperationNotFound():
-            return Refused(404, "operation_not_found", str(error))
-        case BadOperationId():
-            return Refused(422, "bad_operation_id", str(error))
-        case DecisionRefused():
-            return Refused(409, "decision_refused", str(error))
+        case UnknownTool() | UnknownSource() | OperationNotFound() | EventNotFound():
+            status = 404
+        case ApprovalNotFound():
+            status = 404
+        case DecisionRefused() | GrantRefused():
+            status = 409
         case _:
-            code = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
-            return Refused(422, code, str(error))
+            status = 422
+    return Refused(status, code_of(error), str(error))
+
+
+def code_of(error: Exception) -> str:
+    """Return what programs tell an error by: its class's name, as words."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
 
 
 # --- who and what --------------------------------------------------------------------------------
