@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar, Unpack, cast
+from typing import ParamSpec, Self, TypedDict, TypeVar, Unpack, cast
 
 import anyio
 import anyio.abc
@@ -13,6 +13,7 @@ from doubtless.core.model import Json, Principal, Role
 from doubtless.core.outcome import Outcome
 from doubtless.engine.actor import Actor
 from doubtless.engine.approving import Approving
+from doubtless.engine.blocking import BlockingDoubtless
 from doubtless.engine.book import Book
 from doubtless.engine.calls import Calls
 from doubtless.engine.contracts import Contracts, ToolKeys, build_contract, load_contracts
@@ -37,6 +38,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 GRACE_S = 5.0  # open attempts get this long to end when the application is closed
+
+
+class Options(TypedDict, total=False):
+    """What `Doubtless` takes besides the ledger."""
+
+    contracts: str | Path | Contracts | None
+    principal: str
+    worker: bool
+    secrets: str | Path | None
+    surroundings: Surroundings | None
+    http: HttpSender | None
 
 
 class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
@@ -86,6 +98,13 @@ class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
         self._subscribers: dict[str, Subscriber] = {}
         self._open: OpenApp | None = None
         self._stack = contextlib.AsyncExitStack()
+
+    @classmethod
+    def sync(
+        cls, ledger: str = "sqlite:///doubtless.db", **options: Unpack[Options]
+    ) -> BlockingDoubtless:
+        """Return the same application for code that blocks; takes what `Doubtless` takes."""
+        return BlockingDoubtless(cls(ledger, **options))
 
     # --- opening and closing ---------------------------------------------------------------------
 
