@@ -26,10 +26,13 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
     │   ├── TransactionTimedOut  it was open for too long, and was rolled back
     │   ├── TransactionOver      it has ended already
     │   ├── StatementRefused     a statement that is not for a transaction of the user's
-    │   ├── NotPrepared          policy refused the operation; `outcome` says why
+    │   ├── NotPrepared          policy refused the operation
     │   └── ForeignConnection    a connection that the ledger can't share a transaction with
     ├── GrantRefused             a session-wide approval that can't be given
     ├── ApprovalNotFound         no session-wide approval of that id in that session
+    ├── ServiceError             a remote application's service (engine.remote)
+    │   ├── ServiceUnavailable   it was not reached, or takes nothing now
+    │   └── NotPermitted         no token, or none that may do this
     ├── IllegalTransition        a fault of ours: the table knows no such step
     ├── GateClosed               an attempt lost its permission before the first byte
     ├── LedgerError
@@ -43,10 +46,6 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from doubtless.core.outcome import Outcome
 
 
 class DoubtlessError(Exception):
@@ -209,7 +208,7 @@ class InsideTransaction(TransactionError):
 
 
 class TransactionTimedOut(TransactionError):
-    """A transaction was open for longer than it may, and was rolled back. Nothing of it is there."""
+    """A transaction was open for longer than it may: it was rolled back, and left nothing."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(
@@ -229,14 +228,16 @@ class StatementRefused(TransactionError):
 
 
 class NotPrepared(TransactionError):
-    """The operation was not prepared, and will not be carried out. `outcome` says why.
+    """The operation was not prepared, and will not be carried out.
 
     Let it leave the block, and what was done in the transaction is rolled back with it.
+    `operation_id` is the one that was asked for, if one was; `status` and `code` are those of the
+    outcome that a call would have been told.
     """
 
-    def __init__(self, outcome: "Outcome") -> None:
-        super().__init__(outcome.message)
-        self.outcome = outcome
+    def __init__(self, message: str, *, operation_id: str, status: str, code: str | None) -> None:
+        super().__init__(message)
+        self.operation_id, self.status, self.code = operation_id, status, code
 
 
 class ForeignConnection(TransactionError):
@@ -253,6 +254,28 @@ class ApprovalNotFound(DoubtlessError):
     def __init__(self, session_id: str, approval_id: str) -> None:
         super().__init__(f"no approval {approval_id!r} in session {session_id!r}")
         self.session_id, self.approval_id = session_id, approval_id
+
+
+class ServiceError(DoubtlessError):
+    """A remote application's service did not do what was asked."""
+
+
+class ServiceUnavailable(ServiceError):
+    """The service was not reached in time, or failed. What was asked may have been recorded.
+
+    `request_id` and `operation_id` are those of a call: under them it can be repeated and asked
+    for, and means the same operation. None where it was no call.
+    """
+
+    def __init__(
+        self, why: str, *, request_id: str | None = None, operation_id: str | None = None
+    ) -> None:
+        super().__init__(why)
+        self.request_id, self.operation_id = request_id, operation_id
+
+
+class NotPermitted(ServiceError):
+    """The service knows no such token, or its role may not do this. Nothing was done."""
 
 
 class IllegalTransition(DoubtlessError):

@@ -6,13 +6,14 @@ from doubtless.engine.browsing import Browsing
 from doubtless.engine.calls import Calls
 from doubtless.engine.events import Events
 from doubtless.engine.opened import OpenApp
+from doubtless.engine.outbox import Outbox
 from doubtless.engine.people import People
 from doubtless.engine.reads import Reads
 from doubtless.engine.registry import Registry
 from doubtless.engine.settlements import Settlements
 
 
-class Actor(Approving, Browsing, Calls, Events, People, Reads, Settlements):
+class Actor(Approving, Browsing, Calls, Events, Outbox, People, Reads, Settlements):
     """What one principal can do with an application that another one opened."""
 
     def __init__(self, opened: OpenApp, registry: Registry, principal: Principal) -> None:

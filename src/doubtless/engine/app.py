@@ -21,7 +21,8 @@ from doubtless.engine.credentials import Credentials
 from doubtless.engine.deliveries import Callback, Subscriber
 from doubtless.engine.events import Events
 from doubtless.engine.figures import Figures
-from doubtless.engine.opened import OpenApp
+from doubtless.engine.opened import TRANSACTION_S, OpenApp
+from doubtless.engine.outbox import Outbox, checked_timeout_s
 from doubtless.engine.people import People
 from doubtless.engine.reads import Reads
 from doubtless.engine.registry import Registry, Tool, code_lookups
@@ -49,9 +50,10 @@ class Options(TypedDict, total=False):
     secrets: str | Path | None
     surroundings: Surroundings | None
     http: HttpSender | None
+    transaction_timeout_s: float
 
 
-class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
+class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settlements):
     """One application on one ledger. Use it as an asynchronous context manager.
 
         async with Doubtless("sqlite:///doubtless.db", contracts="contracts.toml") as app:
@@ -68,6 +70,7 @@ class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
         secrets: A folder with one file for each credential.
         surroundings: Clocks, ids and liveness; the real ones by default.
         http: Sends requests in place of our own transport.
+        transaction_timeout_s: How long `transaction()` may be open; nobody else can write then.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
         secrets: str | Path | None = None,
         surroundings: Surroundings | None = None,
         http: HttpSender | None = None,
+        transaction_timeout_s: float = TRANSACTION_S,
     ) -> None:
+        self._transaction_timeout_s = checked_timeout_s(transaction_timeout_s)
         self._address = ledger
         self._principal = Principal(name=principal, role=Role.AGENT)
         self._with_worker = worker
@@ -97,6 +102,7 @@ class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
             self.registry.webhooks.update(declared.webhooks)
         self._subscribers: dict[str, Subscriber] = {}
         self._open: OpenApp | None = None
+        self._grace_s = GRACE_S
         self._stack = contextlib.AsyncExitStack()
 
     @classmethod
@@ -131,7 +137,7 @@ class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
         opened, self._open = self._opened, None
         opened.worker_scope.cancel()
         try:
-            with anyio.move_on_after(GRACE_S):
+            with anyio.move_on_after(self._grace_s):
                 await opened.runner.idle()
         finally:
             opened.tasks.cancel_scope.cancel()
@@ -150,6 +156,7 @@ class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
         tasks = await stack.enter_async_context(anyio.create_task_group())
         book = Book(self.registry, self._surroundings, ledger.id)
         opened = OpenApp(ledger, book, http, tasks, self._credentials)
+        opened.transaction_timeout_s = self._transaction_timeout_s
         if self._with_worker:
             tasks.start_soon(opened.work)
         for subscriber in self._subscribers.values():
@@ -229,7 +236,26 @@ class Doubtless(Approving, Calls, Events, Figures, People, Reads, Settlements):
         opened.worker_scope.cancel()
         with anyio.move_on_after(grace_s):
             await opened.runner.idle()
+        self._grace_s = 0.0  # they had it
         opened.waiting.release()
+
+    def check_webhooks(self) -> None:
+        """Be sure that there is a secret for every source whose webhooks may come.
+
+        Only a process that takes them in has to have them.
+
+        Raises:
+            SettingsError: Naming every missing one, and where to put it.
+        """
+        self._credentials.check((), self.registry.webhooks)
+
+    def webhook_secrets(self, source: str) -> tuple[str, ...]:
+        """Return the live secrets of a source's webhook, as they are now.
+
+        Raises:
+            SettingsError: There is none.
+        """
+        return self._credentials.live(self.registry.webhooks[source].credential)
 
     def actor(self, principal: Principal) -> Actor:
         """Return the same application in the hands of another principal, while it is open."""

@@ -72,9 +72,7 @@ def draft(  # noqa: PLR0913 - what a caller may say, each by its name
     """
     contract = tool.contract
     named = _sequence(after, on_unknown, supersedes)
-    for each in (operation_id, request_id):
-        if each is not None and not identity.is_operation_id(each):
-            raise BadOperationId(each)
+    _check_ids(operation_id, request_id)
     payload = _canonical(tool, arguments)
     chosen = operation_id or request_id or book.surroundings.new_id()
     bits = identity.derive(book.ledger_id, chosen)
@@ -112,6 +110,12 @@ def draft(  # noqa: PLR0913 - what a caller may say, each by its name
         on_unknown=on_unknown,
         queued=queued,
     )
+
+
+def _check_ids(*said: str | None) -> None:
+    for each in said:
+        if each is not None and not identity.is_operation_id(each):
+            raise BadOperationId(each)
 
 
 def _sequence(after: Sequence[str], on_unknown: str, supersedes: str | None) -> tuple[str, ...]:

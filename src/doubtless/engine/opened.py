@@ -21,6 +21,8 @@ from doubtless.ledger import requests
 from doubtless.ledger.store import Ledger, Transaction
 from doubtless.transports.base import HttpSender
 
+TRANSACTION_S = 5.0  # how long a transaction of the user's may keep everybody else from writing
+
 
 class OpenApp:
     """What exists only while the application is open."""
@@ -37,6 +39,9 @@ class OpenApp:
         self.waiting = Waiting(self.load)
         self.bell = Bell()  # rings when something was settled in this process
         self.worker_scope = anyio.CancelScope()
+        self.transaction_timeout_s = TRANSACTION_S
+        self.transactions = anyio.Semaphore(1)  # of the user's, one after the other
+        self.transaction_threads = anyio.CapacityLimiter(2)  # tools that wait can't starve them
         self.runner = Runner(
             ledger=ledger,
             book=book,
@@ -68,6 +73,10 @@ class OpenApp:
             self.runner.start(decided.begun)
         elif not (isinstance(decided, Met) and decided.joined):
             self._worker.poke()  # it waits, or has made others due
+
+    def poke(self) -> None:
+        """Let the worker look at the ledger now."""
+        self._worker.poke()
 
     def changed(self, record: Record, result: bytes | None = None) -> None:
         """Tell whoever waits for an operation, and the worker if something is due for it."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from doubtless.errors import LedgerError, LedgerOutdated
 from doubtless.ledger.codec import Value, integer_of, text_of
-from doubtless.ledger.sqlite import APPLICATION_ID, Connection, parse
+from doubtless.ledger.sqlite import APPLICATION_ID, Connection, Place, parse
 
 _NAME: Final = re.compile(r"(\d{4})_\w+\.sql")
 
@@ -44,6 +44,19 @@ def known() -> tuple[Migration, ...]:
             text = file.read_text(encoding="utf-8")
             found.append(Migration(number=int(match[1]), name=file.name, text=text))
     return tuple(sorted(found, key=lambda migration: migration.number))
+
+
+@lru_cache(maxsize=1)
+def own_names() -> frozenset[str]:
+    """Return the names of all tables, indexes and triggers of the ledger, in lower case."""
+    connection = Connection(Place(path=""))
+    try:
+        for migration in known():
+            connection.script(migration.text)
+        rows = connection.execute("select lower(name) from sqlite_schema", {})
+        return frozenset(text_of(row[0]) for row in rows)
+    finally:
+        connection.close()
 
 
 def prepare(

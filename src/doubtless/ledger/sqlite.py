@@ -10,16 +10,16 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import apsw
 import apsw.ext
 
-from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe
+from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe, StatementRefused
 from doubtless.ledger.codec import Row, Value
 from doubtless.ledger.transaction import LedgerBusy, Params
 
@@ -70,6 +70,10 @@ _BROKEN: Final = (
     apsw.ProtocolError,
     apsw.ReadOnlyError,
 )
+
+
+Judge: TypeAlias = Callable[[str, Sequence[str]], str | None]
+"""Gets SQLite's name of an action and what it concerns; says why it may not be, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,7 @@ class Connection:
     def __init__(self, place: Place, *, reads_only: bool = False) -> None:
         self.place: Final = place
         self.broken: LedgerUnavailable | None = None
+        self.refused: str | None = None  # why a guard stopped the last statement
         self._names: Final[dict[str, tuple[str, ...]]] = {}
         try:
             self._raw: Final = _open(place)
@@ -229,8 +234,12 @@ class Connection:
         except (apsw.Error, OverflowError) as error:
             raise self._translated(error, sql) from error
 
-    def _translated(self, error: apsw.Error | OverflowError, sql: str) -> LedgerError | ValueError:
+    def _translated(
+        self, error: apsw.Error | OverflowError, sql: str
+    ) -> LedgerError | StatementRefused | ValueError:
         match error:
+            case _ if self.refused is not None:
+                return StatementRefused(self.refused)
             case OverflowError():
                 return ValueError(f"an integer is too large for the ledger: {error}")
             case apsw.ConstraintError():
@@ -254,6 +263,32 @@ class Connection:
     def script(self, sql: str) -> None:
         """Run many statements that take no values."""
         self.execute(sql, {})
+
+    def guard(self, judge: Judge | None) -> None:
+        """Let `judge` see all that later statements do, before they do it; None lifts it."""
+        self.refused = None
+        if judge is None:
+            self._raw.authorizer = None
+            return
+
+        def ask(action: int, *names: str | None) -> int:
+            called = str(apsw.mapping_authorizer_function[action])
+            why = judge(called.removeprefix("SQLITE_"), [name or "" for name in names])
+            if why is None:
+                return apsw.SQLITE_OK
+            self.refused = why
+            return apsw.SQLITE_DENY
+
+        self._raw.authorizer = ask
+
+    def interrupt(self) -> None:
+        """Stop the statement that is running, if one is. From any thread."""
+        self._raw.interrupt()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._raw.in_transaction
 
     def begin(self, *, write: bool) -> None:
         """Open a transaction; for writing, wait for other processes first.
@@ -292,6 +327,8 @@ class Connection:
         except apsw.BusyError as error:
             self.broken = LedgerBusy(f"the ledger is locked by another process: {error}")
             raise self.broken from error
+        except apsw.ConstraintError as error:  # one that is judged only now
+            raise LedgerError(f"the ledger refused: {error}") from error
         except apsw.Error as error:
             self.broken = _unavailable(f"could not {sql}", error)
             raise self.broken from error

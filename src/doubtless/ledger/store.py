@@ -225,6 +225,19 @@ class Ledger:
         finally:
             self._put_back(session)
 
+    def connect(self) -> sqlite.Connection:
+        """Open a connection of its own, as durable as the others; whoever asks closes it.
+
+        Raises:
+            LedgerUnavailable: the ledger is closed, or can't be opened.
+            LedgerError: it is in memory, where there is no other connection.
+        """
+        if self._closed:
+            raise LedgerUnavailable("the ledger is closed")
+        if self._place.in_memory or self._inline:
+            raise LedgerError("a ledger in memory has one connection alone: use sqlite:///path.db")
+        return _connect(self._place)
+
     def _put_back(self, session: Session) -> None:
         if session.broken is None and not self._closed and len(self._readers) < READERS_MAX:
             self._readers.append(session)
@@ -286,7 +299,7 @@ class Ledger:
             yield unit
 
 
-def _connect(place: sqlite.Place, *, reads_only: bool = False) -> Session:
+def _connect(place: sqlite.Place, *, reads_only: bool = False) -> sqlite.Connection:
     connection = sqlite.Connection(place, reads_only=reads_only)
     try:
         connection.assert_durable()
