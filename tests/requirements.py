@@ -162,6 +162,15 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "INBOX-8": "An operator matches an event once, by name; the evidence stays the provider's.",
     "INBOX-9": "An event that is not authoritative is only a reason to look.",
     "INBOX-10": "What is no event, or comes from no declared source, is refused and not stored.",
+    # Webhooks: what is signed by the source, and nothing else.
+    "HOOK-1": "What a source signed passes, in each scheme.",
+    "HOOK-2": "What was changed, signed by another, or lacks a header is refused.",
+    "HOOK-3": "A signed time counts within the contract's tolerance, either way.",
+    "HOOK-4": "While a secret is replaced, the old and the new one count.",
+    "HOOK-5": "An empty or unusable secret is an error at the start, and never no check.",
+    "HOOK-6": "A webhook is answered with 2xx only once it is durable; a forged one stores nothing.",
+    "HOOK-7": "A webhook again is 200 and changes nothing, even with another unsigned id.",
+    "HOOK-8": "What is no event, too long, or of an unknown source is a clear 4xx.",
     # Look-ups in code.
     "LOOKUP-1": "A look-up in code says present, absent or could-not-ask, and is believed so.",
     "LOOKUP-5": "Whatever else comes of a look-up in code could not be asked, and harms no other.",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from doubtless.core.contract import Contract, SourceRules
+from doubtless.engine.contracts import WebhookRules
 from doubtless.errors import SettingsError
 
 
@@ -42,16 +43,29 @@ class Credentials:
             raise SettingsError(f"there is no secret {name!r}: set {variable}{place}")
         return secret
 
-    def check(self, contracts: Iterable[Contract]) -> None:
-        """Be sure that every secret is there that a contract wants.
+    def live(self, name: str) -> tuple[str, ...]:
+        """Return the live secrets called `name`, one on each line: two while one is replaced.
 
         Raises:
-            SettingsError: Naming every missing one and the tools that want it.
+            SettingsError: There is none, or it is empty. The text names where to put it.
+        """
+        lines = (line.strip() for line in self.find(name).splitlines())
+        return tuple(line for line in lines if line)
+
+    def check(
+        self, contracts: Iterable[Contract], webhooks: Mapping[str, WebhookRules] | None = None
+    ) -> None:
+        """Be sure that every secret is there that a contract or a source's webhook wants.
+
+        Raises:
+            SettingsError: Naming every missing one and the tools and webhooks that want it.
         """
         wanted: dict[str, list[str]] = {}
         for contract in contracts:
             if contract.source.credential is not None:
                 wanted.setdefault(contract.source.credential, []).append(contract.tool)
+        for source, rules in (webhooks or {}).items():
+            wanted.setdefault(rules.credential, []).append(f"the webhook of {source}")
         missing: list[str] = []
         for name, tools in wanted.items():
             try:

@@ -15,7 +15,7 @@ from typing import Final
 from doubtless.core.contract import Contract, EventRules
 from doubtless.core.model import Json, Shows
 from doubtless.engine.contracts import WebhookRules
-from doubtless.engine.expressions import ExpressionError, evaluate, holds
+from doubtless.engine.expressions import HEADERS_PREFIX, ExpressionError, evaluate, holds
 from doubtless.engine.registry import Registry
 from doubtless.errors import BadEvent
 
@@ -77,6 +77,7 @@ class Arrival:
     digest: str
     readings: tuple[Reading, ...]  # one for each tool that speaks of it
     unreadable: bool = False  # some tool's expressions could not be evaluated
+    unsigned_id: bool = False  # no signature covers its id: the same bytes are the same event
 
 
 def arrival(
@@ -123,7 +124,19 @@ def arrival(
         digest=digest,
         readings=tuple(readings),
         unreadable=unreadable,
+        unsigned_id=_is_unsigned(rules, headers),
     )
+
+
+def _is_unsigned(rules: WebhookRules | None, headers: Mapping[str, str] | None) -> bool:
+    """Whether the id stands in a header that the source does not sign.
+
+    Whoever gets hold of such a request could send it again as another event.
+    """
+    if rules is None or headers is None or rules.scheme == "standard":
+        return False
+    place = rules.event_id or PLACES[rules.scheme].event_id
+    return place.lstrip().startswith(HEADERS_PREFIX)
 
 
 def body_of(content: bytes) -> Json:

@@ -19,6 +19,7 @@ from doubtless.ledger import inbox, listing, operations
 from doubtless.ledger.inbox import Event, Unmatched
 from doubtless.ledger.store import Transaction
 
+SOURCE_ITSELF: Final = ""  # in place of a tool's name: news that is known by its bytes
 COUNTED: Final[Mapping[Unmatched, telemetry.Unmatched]] = {
     Unmatched.NO_OPERATION: telemetry.Unmatched.NONE,
     Unmatched.AMBIGUOUS: telemetry.Unmatched.SEVERAL,
@@ -59,6 +60,8 @@ def take_in(book: Book, tx: Transaction, arrival: Arrival, *, delivered_by: Prin
     )
     if copy_of is not None:
         return Taken(event=event, new=True)
+    if arrival.unsigned_id:
+        inbox.tell(tx, tenant, event, SOURCE_ITSELF, arrival.digest)
     for reading in fresh:
         if reading.news is not None:
             inbox.tell(tx, tenant, event, reading.tool, reading.news)
@@ -74,6 +77,10 @@ def take_in(book: Book, tx: Transaction, arrival: Arrival, *, delivered_by: Prin
 
 def _news(book: Book, tx: Transaction, arrival: Arrival) -> tuple[tuple[Reading, ...], int | None]:
     """Return the readings that are news, and if none is, the event that told it all before."""
+    if arrival.unsigned_id:
+        first = inbox.told_by(tx, book.tenant, arrival.source, SOURCE_ITSELF, arrival.digest)
+        if first is not None:
+            return (), first
     fresh, told = [], set[int]()
     for reading in arrival.readings:
         first = None

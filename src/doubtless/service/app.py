@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from doubtless.engine.app import Doubtless
 from doubtless.ledger.store import Ledger
-from doubtless.service import api, metrics, openapi
+from doubtless.service import api, metrics, openapi, webhooks
 from doubtless.service.intake import Intake, on_http_exception
 from doubtless.service.logs import AccessLog
 from doubtless.service.routing import routes_of
@@ -64,6 +64,7 @@ def create_app(
         routes=[
             *routes_of((*api.ROWS, openapi.row(api.ROWS)), service),
             *metrics.routes(application),
+            *webhooks.routes(application, body_bytes_max=service.settings.limits.body_bytes_max),
             *more,
         ],
         middleware=[

@@ -66,6 +66,8 @@ class WebhookTable(Table):
     type: Expression | None = None
     occurred_at: Expression | None = None
     tolerance: Duration | None = None
+    signature_header: HeaderName | None = None  # these two for scheme = "hmac-sha256"
+    timestamp_header: HeaderName | None = None
 
 
 class SourceTable(Table):

@@ -25,6 +25,8 @@ class WebhookRules:
     type: str | None = None
     occurred_at: str | None = None
     tolerance_ms: int = TOLERANCE_MS
+    signature_header: str | None = None  # hmac-sha256 alone; X-Signature if None
+    timestamp_header: str | None = None  # the same; None: no time is signed
 
 
 def source_rules(name: str, said: SourceTable) -> SourceRules:
@@ -52,6 +54,8 @@ def webhook_rules(said: WebhookTable) -> WebhookRules:
         type=said.type,
         occurred_at=said.occurred_at,
         tolerance_ms=TOLERANCE_MS if said.tolerance is None else said.tolerance,
+        signature_header=said.signature_header,
+        timestamp_header=said.timestamp_header,
     )
 
 
@@ -89,6 +93,15 @@ def errors_in_source(file: str, name: str, said: SourceTable) -> Iterator[Proble
             'say a duration, or leave it out for "5m".',
             ".webhook",
         )
+    for key in ("signature_header", "timestamp_header"):
+        webhook = said.webhook
+        if webhook and webhook.scheme != "hmac-sha256" and getattr(webhook, key) is not None:
+            yield problem(
+                key,
+                f"the scheme {webhook.scheme} has headers of its own.",
+                'it belongs to scheme = "hmac-sha256": leave it out.',
+                ".webhook",
+            )
 
 
 def _wrong_url(url: str, *, bare: bool) -> str:
