@@ -46,6 +46,8 @@ def test_the_routes_that_agents_have_are_these():
         "GET /v1/sessions",
         "GET /v1/sessions/{session_id}",
         "GET /v1/outcomes",
+        "GET /v1/subscriptions",
+        "POST /v1/subscriptions",
         "GET /v1/tools",
     }
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from doubtless.errors import BadRequest
 from doubtless.ledger.codec import integer_of, text_of
 from doubtless.ledger.store import Transaction
 
@@ -35,6 +36,8 @@ def position(tx: Transaction, tenant: str, whose: str, name: str) -> int | None:
     return integer_of(rows[0][0]) if rows else None
 
 
+MAX: Final = 100  # subscribers of one principal
+HOW_MANY: Final = "select count(*) from subscriber where tenant = :tenant and whose = :whose"
 TAKE: Final = """
     insert into subscriber (tenant, whose, name, seq, holder, holder_until_ms)
     values (:tenant, :whose, :name, :seq, :holder, :until_ms)
@@ -66,11 +69,16 @@ def take(
         begins: After which settlement a new subscriber begins.
         is_gone: Whether a holder is known to be dead.
 
+    Raises:
+        BadRequest: The principal has too many subscribers to have a new one.
+
     Returns:
         Up to which settlement it was told; None where somebody else delivers.
     """
     rows = tx.tuples(READ, tenant=tenant, whose=whose, name=name)
     seq = begins
+    if not rows and integer_of(tx.tuples(HOW_MANY, tenant=tenant, whose=whose)[0][0]) >= MAX:
+        raise BadRequest(f"there are {MAX} subscribers already: use one of their names")
     if rows:
         seq = integer_of(rows[0][0])
         held, held_until_ms = rows[0][1:]

@@ -2,7 +2,14 @@
 
 from typing import Final
 
-from doubtless.service import api_approvals, api_events, api_operations, api_people, api_reads
+from doubtless.service import (
+    api_approvals,
+    api_events,
+    api_operations,
+    api_people,
+    api_reads,
+    api_stream,
+)
 from doubtless.service.routing import Row
 
 ROWS: Final[tuple[Row, ...]] = (
@@ -11,4 +18,5 @@ ROWS: Final[tuple[Row, ...]] = (
     *api_approvals.ROWS,
     *api_events.ROWS,
     *api_reads.ROWS,
+    *api_stream.ROWS,
 )

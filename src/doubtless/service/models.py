@@ -130,7 +130,7 @@ class Ingest(Body):
 # --- queries -------------------------------------------------------------------------------------
 
 
-def _whole(value: object) -> object:
+def whole(value: object) -> object:
     """Read a number in a query; what is none is left for the model to refuse."""
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,16}", value) else value
 
@@ -164,7 +164,7 @@ class NoQuery(Query):
     """Nothing is asked."""
 
 
-Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=200)]
+Limit = Annotated[int, BeforeValidator(whole), Field(ge=1, le=200)]
 StateName = Annotated[State, BeforeValidator(_state)] | Literal["unresolved"]
 
 
@@ -213,7 +213,7 @@ class WhoseSession(Query):
 class After(Query):
     """Where a stream goes on: the `id` of the last one that was read."""
 
-    after: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**53 - 1)] = 0
+    after: Annotated[int, BeforeValidator(whole), Field(ge=0, le=2**53 - 1)] = 0
     limit: Limit = 100
 
 

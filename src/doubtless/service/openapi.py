@@ -69,6 +69,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         outcome={"$ref": REF + "Outcome"},
     ),
     "Settlements": _object(settlements=_list("Settlement"), after={"type": "integer"}),
+    "Subscription": _object(
+        name=TEXT, after={"type": ["integer", "null"]}, held={"type": "boolean"}
+    ),
     "Approval": _object(
         id=TEXT,
         session_id=TEXT,
