@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from doubtless.cli_approve import approve, deny
 from doubtless.cli_serve import serve, worker
 from doubtless.cli_settings import ARGUMENTS, DURATION, Settings, with_settings
 from doubtless.cli_token import token
@@ -124,6 +125,14 @@ def cli(context: click.Context, debug: bool) -> None:
 )
 @click.option("--operation-id", metavar="ID", help="Your own identity of the intent.")
 @click.option("--session", "session_id", metavar="ID", help="The session it belongs to.")
+@click.option("--after", multiple=True, metavar="ID", help="What must have succeeded first.")
+@click.option(
+    "--on-unknown",
+    type=click.Choice(("stop", "continue")),
+    default="stop",
+    help="With --after: wait for one that is unknown, or go on.  [default: stop]",
+)
+@click.option("--supersedes", metavar="ID", help="What it stands in for. A link, no more.")
 @click.option("--wait", "wait_ms", type=DURATION, help="Look it up for so long if it is unknown.")
 @with_settings("ledger", "contracts", "secrets", "principal", "app")
 def call(settings: Settings, *, tool: str, arguments: "dict[str, Json]", **said: object) -> int:
@@ -341,7 +350,7 @@ def demo(*, as_json: bool) -> int:
     return run(as_json=as_json)
 
 
-for command in (serve, worker, token):
+for command in (approve, deny, serve, worker, token):
     cli.add_command(command)
 
 

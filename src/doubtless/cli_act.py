@@ -3,7 +3,7 @@
 import getpass
 import importlib
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -20,24 +20,35 @@ from doubtless.errors import SettingsError
 T = TypeVar("T")
 
 
-def carry_out(
+def carry_out(  # noqa: PLR0913 - what a caller may say, each by its name
     settings: Settings,
     tool: str,
     arguments: Mapping[str, Json],
     *,
     operation_id: str | None,
     session_id: str | None,
+    after: Sequence[str],
+    on_unknown: str,
+    supersedes: str | None,
     wait_ms: int | None,
 ) -> Outcome:
     """Make one call; with `wait_ms`, look it up for so long if it is not settled at once."""
 
     async def act(app: Doubtless) -> Outcome:
-        first = await app.call(tool, arguments, operation_id=operation_id, session_id=session_id)
+        first = await app.call(
+            tool,
+            arguments,
+            operation_id=operation_id,
+            session_id=session_id,
+            after=after,
+            on_unknown=on_unknown,
+            supersedes=supersedes,
+        )
         if not wait_ms or first.outcome not in ("unknown", "pending"):
             return first
         return _of_this_call(await app.wait(first.operation_id, timeout=wait_ms / 1000))
 
-    return _within(opened(settings, worker=True, tools=True), act)
+    return within(opened(settings, worker=True, tools=True), act)
 
 
 def _of_this_call(outcome: Outcome) -> Outcome:
@@ -63,7 +74,7 @@ def decide(
 
     A decision that sends nothing needs neither contracts nor credentials.
     """
-    operator = settings.operator or _user()
+    operator = operator_of(settings)
     if settings.app is None:
         be_there(settings.ledger)
 
@@ -82,17 +93,24 @@ def decide(
         return outcome
 
     acts = word in ("retry", "again") or bool(wait_ms)
-    return _within(opened(settings, worker=bool(wait_ms), tools=acts), act)
+    return within(opened(settings, worker=bool(wait_ms), tools=acts), act)
 
 
-def _user() -> str:
+def operator_of(settings: Settings) -> str:
+    """Return who decides: the name that was given, or that of the system's user.
+
+    Raises:
+        SettingsError: There is none.
+    """
+    if settings.operator:
+        return settings.operator
     try:
         return getpass.getuser()
     except (OSError, KeyError):
         raise SettingsError("who decides? Give --operator, or set DOUBTLESS_OPERATOR") from None
 
 
-def _within(application: Doubtless, act: Callable[[Doubtless], Awaitable[T]]) -> T:
+def within(application: Doubtless, act: Callable[[Doubtless], Awaitable[T]]) -> T:
     """Open the application, do `act` in it, and close it."""
 
     async def run() -> T:

@@ -147,6 +147,7 @@ def _links(shown: Shown) -> str:
         "replaces": operation.supersedes,
         "may duplicate": operation.duplicate_of,
         "overtaken by": shown.record.overtaken_by,
+        "comes after": " ".join(each.operation_id for each in shown.record.blockers) or None,
     }
     return ", ".join(f"{how} {other}" for how, other in links.items() if other is not None)
 
@@ -228,9 +229,20 @@ def _entry(entry: Mapping[str, Json]) -> str:
         case "refusal":
             return f"refused a call of {who}: {why(str(entry.get('code')))}"
         case "approval":
-            return f"approved by {who}"
+            return _approval(entry, who)
         case _:
             return _decision(entry, who)
+
+
+def _approval(entry: Mapping[str, Json], who: str) -> str:
+    note = f": {entry['note']}" if entry.get("note") else ""
+    granted = _part(entry, "grant")
+    if granted:
+        given = f"approval {granted.get('id')} of the whole session, by {granted.get('by')}{note}"
+        return f"goes on under {given}; it binds no payload"
+    if _part(entry, "approval").get("retry"):
+        return f"authorised by the retry of {who}{note}"
+    return f"approved by {who}{note}"
 
 
 def _transition(entry: Mapping[str, Json], who: str) -> str:
@@ -331,7 +343,21 @@ def resolve_words(shown: Shown, word: Word, settings: Settings) -> list[str]:
     return words
 
 
+def _votes(shown: Shown, settings: Settings, width: int) -> Iterator[Line]:
+    """Name the commands for what waits for a person's approval."""
+    operation = shown.record.operation
+    if operation.state != "awaiting_approval":
+        return
+    yield from (Line(""), Line("It waits for a person's approval", "strong"))
+    seen = ["--note 'why'", f"--payload-hash {operation.payload_hash}"]
+    if "ledger" in settings.flags:
+        seen.append(f"--ledger {shlex.quote(settings.ledger)}")
+    for word in ("approve", "deny"):
+        yield from command(["doubtless", word, operation.id, *seen], width=width, indent="  ")
+
+
 def _decisions(shown: Shown, settings: Settings, width: int) -> Iterator[Line]:
+    yield from _votes(shown, settings, width)
     if not shown.choices:
         return
     possible = [choice for choice in shown.choices if choice.why_not is None]

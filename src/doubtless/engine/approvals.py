@@ -6,7 +6,7 @@ evidence. Who asked for an operation never approves it.
 
 from dataclasses import dataclass, replace
 
-from doubtless.core import approvals, policy, settling
+from doubtless.core import approvals, identity, settling
 from doubtless.core.contract import Contract
 from doubtless.core.lifecycle import Need
 from doubtless.core.model import (
@@ -23,9 +23,9 @@ from doubtless.core.model import (
     State,
 )
 from doubtless.core.settling import Change
-from doubtless.core.steps import Send
-from doubtless.engine.book import Book, Decided
+from doubtless.engine.book import Book
 from doubtless.engine.registry import Tool
+from doubtless.engine.templates import request_digest
 from doubtless.errors import ApprovalNotFound, DecisionRefused, GrantRefused, PayloadNotShown
 from doubtless.ledger import attempts, grants
 from doubtless.ledger.store import Transaction
@@ -46,7 +46,7 @@ class Vote:
         return Principal(name=self.operator, role=Role.OPERATOR)
 
 
-def approve(book: Book, tx: Transaction, vote: Vote) -> Decided:
+def approve(book: Book, tx: Transaction, vote: Vote) -> Record:
     """Store a person's approval, and go on with the operation if that is enough.
 
     Raises:
@@ -100,17 +100,10 @@ def _approval(operation: Operation, contract: Contract, now: Now, operator: str)
 
 def _go_on(
     book: Book, tx: Transaction, record: Record, contract: Contract, now: Now, by: Principal
-) -> Decided:
-    """Take what follows once a person has said enough; nothing does before."""
+) -> Record:
+    """Take what follows once enough people have said so. A worker carries it out."""
     changes = settling.settle(record, contract, now)
-    record = book.store(tx, record, contract, changes, now, principal=by)
-    sends = isinstance(policy.decide(record, contract, now).step, Send)
-    if sends and book.registry.can_act(contract):
-        return Decided(
-            operation_id=record.operation.id,
-            begun=book.begin(tx, record, contract, resend=False),
-        )
-    return Decided(operation_id=record.operation.id)
+    return book.store(tx, record, contract, changes, now, principal=by)
 
 
 def deny(book: Book, tx: Transaction, vote: Vote) -> None:
@@ -137,6 +130,25 @@ def deny(book: Book, tx: Transaction, vote: Vote) -> None:
     inputs: dict[str, Json] = {"decision": "deny", "note": vote.note}
     change = Change(before=operation, after=after, reason="denied", inputs=inputs)
     book.store(tx, record, contract, [change], now, principal=vote.principal)
+
+
+def is_as_approved(book: Book, tx: Transaction, operation: Operation, contract: Contract) -> bool:
+    """Whether what is stored, and would be executed, has the hashes that an approval is bound to.
+
+    True where nobody has to approve anything.
+    """
+    if not operation.needs_approval:
+        return True
+    arguments = book.arguments(tx, operation.id)
+    if arguments is None:
+        return False
+    stored = identity.payload_hash(contract.tool, arguments, contract.volatile)
+    if stored != operation.payload_hash:
+        return False
+    request = book.request(tx, operation.id)
+    if request is None:
+        return contract.request is None
+    return request_digest(request) == operation.request_digest
 
 
 def authorise_retry(
@@ -169,10 +181,10 @@ class Granting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The approval, and what went on at once because of it."""
+    """The approval, and what goes on because of it."""
 
     grant: Grant
-    decided: tuple[Decided, ...]
+    freed: tuple[Record, ...]
 
 
 def grant(book: Book, tx: Transaction, asked: Granting) -> Granted:
@@ -207,7 +219,7 @@ def grant(book: Book, tx: Transaction, asked: Granting) -> Granted:
         principal=made.principal,
         tool=made.tool,
     )
-    return Granted(grant=made, decided=tuple(_freed(book, tx, each, now) for each in waiting))
+    return Granted(grant=made, freed=tuple(_freed(book, tx, each, now) for each in waiting))
 
 
 def _check_grant(asked: Granting, contract: Contract) -> None:
@@ -225,7 +237,7 @@ def _check_grant(asked: Granting, contract: Contract) -> None:
         raise GrantRefused("it would expire at once: say for how long it is to stand")
 
 
-def _freed(book: Book, tx: Transaction, operation_id: str, now: Now) -> Decided:
+def _freed(book: Book, tx: Transaction, operation_id: str, now: Now) -> Record:
     record, contract = book.load(tx, operation_id)
     by = Principal(name="worker", role=Role.WORKER)
     return _go_on(book, tx, record, contract, now, by)

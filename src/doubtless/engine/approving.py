@@ -3,7 +3,7 @@
 from doubtless.core.model import Grant, Json
 from doubtless.core.outcome import Outcome, instant
 from doubtless.engine import approvals
-from doubtless.engine.approvals import Granted, Granting, Vote
+from doubtless.engine.approvals import Granting, Vote
 from doubtless.engine.inside import stay_out
 from doubtless.engine.surface import Surface
 from doubtless.engine.waiting import Known
@@ -19,7 +19,7 @@ class Approving(Surface):
     async def approve(
         self, operation_id: str, *, operator: str, note: str, payload_hash: str | None
     ) -> Outcome:
-        """Approve what waits for it. It is carried out as soon as enough people did.
+        """Approve what waits for it. A worker carries it out as soon as enough people did.
 
         The approval is bound to a digest of what is executed, which is computed again before it is
         sent, and covers the attempts of this one operation until it expires.
@@ -40,9 +40,7 @@ class Approving(Surface):
         vote = Vote(
             operation_id=operation_id, operator=operator, note=note, payload_hash=payload_hash
         )
-        await opened.ledger.commit(
-            lambda tx: approvals.approve(opened.book, tx, vote), then=opened.go_on
-        )
+        await opened.ledger.commit(lambda tx: approvals.approve(opened.book, tx, vote))
         record = opened.load(operation_id)
         opened.changed(record)
         return opened.outcome(Known(record))
@@ -107,16 +105,9 @@ class Approving(Surface):
             operator=operator,
             note=note,
         )
-
-        def go_on(granted: Granted) -> None:
-            for each in granted.decided:
-                opened.go_on(each)
-
-        granted = await opened.ledger.commit(
-            lambda tx: approvals.grant(opened.book, tx, asked), then=go_on
-        )
-        for each in granted.decided:
-            opened.changed(opened.load(each.operation_id))
+        granted = await opened.ledger.commit(lambda tx: approvals.grant(opened.book, tx, asked))
+        for record in granted.freed:
+            opened.changed(record)
         return granted.grant
 
     async def revoke_grant(self, session_id: str, approval_id: str, *, operator: str) -> Grant:

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from doubtless.core.contract import Contract
-from doubtless.core.model import Json, Now, Record, State
+from doubtless.core.model import Cause, Json, Now, Record, State
 from doubtless.core.outcome import Extras, Outcome, instant, outcome_of
 from doubtless.engine.book import Book
 from doubtless.engine.reconciler import lookup_request
 from doubtless.engine.templates import TemplateError, TemplateValues
 from doubtless.errors import OperationNotFound
-from doubtless.ledger import bodies, journal, listing
+from doubtless.ledger import bodies, journal, listing, operations
 from doubtless.ledger.store import Transaction
 
 
@@ -66,8 +66,18 @@ def outcome(
         lookup_request=_request_line(book, tx, record, contract) if open_state else None,
         read=_read(read, now),
         business_key=json.loads(key) if key is not None else None,
+        overtaken_by=_overtaken_by(book, tx, record),
     )
     return outcome_of(record, contract, now, extras)
+
+
+def _overtaken_by(book: Book, tx: Transaction, record: Record) -> str | None:
+    """Return what replaced an operation, where that is its own principal's."""
+    operation, newer = record.operation, record.overtaken_by
+    if operation.cause is not Cause.OVERTAKEN or newer is None:
+        return None
+    found = operations.get(tx, book.tenant, newer)
+    return newer if found is not None and found.principal == operation.principal else None
 
 
 def succeeded(

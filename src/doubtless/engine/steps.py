@@ -20,7 +20,7 @@ from doubtless.core.model import (
 )
 from doubtless.core.progress import Liveness
 from doubtless.core.steps import LookUp, Send
-from doubtless.engine import counting, early
+from doubtless.engine import approvals, counting, early
 from doubtless.engine.book import WORKER, Begun, Book
 from doubtless.ledger import attempts, bodies
 from doubtless.ledger.store import Transaction
@@ -72,6 +72,8 @@ def open_gate(book: Book, tx: Transaction, begun: Begun, *, mark: bool) -> Opene
     found = permission.gate(record, contract, now, attempt=attempt.number, fence=attempt.fence)
     if isinstance(found, str):
         return found
+    if not approvals.is_as_approved(book, tx, record.operation, contract):
+        return "what is stored is not what was approved"
     if mark and not attempts.mark_sending(
         tx,
         book.tenant,
