@@ -1,13 +1,18 @@
 """A slice of the exploration: every kind of resend, exhausted, and every rule that is missed."""
 
+import re
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-from doubtless.core.effects import RULES, Resend
+from doubtless import core
+from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.model import Effect
 from doubtless.testing import explore
-from doubtless.testing.explore_families import SCENES
+from doubtless.testing.explore_canonical import canonical
+from doubtless.testing.explore_families import BY_NAME, SCENES, first_of_its_row
 from doubtless.testing.explore_mutants import MUTANTS
 from doubtless.testing.explore_pairs import PAIRS, pair_model
 from doubtless.testing.explore_scenes import hurried, model, tuned
@@ -50,11 +55,14 @@ EVENTS = {
 }
 
 
-def narrowed(name):
+def narrowed(name, faults=SLICE):
     scene = SCENES[name]
     budget = replace(scene.budget, crashes=0, late=0, stalls=0, words=0, hooks=0)
     budget = replace(budget, repeats=0, blind=0, stray=0)
-    return replace(scene, contract=hurried(scene.contract), budget=replace(budget, **SLICE[name]))
+    return replace(scene, contract=hurried(scene.contract), budget=replace(budget, **faults[name]))
+
+
+missed = cache(explore.missed)  # two tests read each story
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +95,75 @@ def test_every_effect_has_scenes_for_the_faults_that_matter_to_it():
         families = {name.partition("/")[2] for name in SCENES if name.startswith(f"{effect}/")}
         assert {"crash", "late", "stall", "operator", "repeat"} <= families
         assert ("lookups" in families) is row.looks_up
+        assert ("webhook" in families) is (effect not in NO_EFFECT)
+
+
+def test_a_plainer_provider_stands_only_before_effects_whose_rules_are_those_of_another_one():
+    for effect in RULES:
+        first, mine = first_of_its_row(effect), SCENES[f"{effect}/late"]
+        theirs = SCENES[f"{first}/late"]
+        assert RULES[first] == RULES[effect]
+        assert replace(mine.contract, tool="", effect=first) == replace(theirs.contract, tool="")
+        if first is effect:
+            plainer = mine.keyed and mine.locks and RULES[effect].resend is Resend.REPLAYED
+            assert mine.refuses is mine.busy is not plainer
+        else:
+            assert not mine.refuses
+            assert not mine.busy
+
+
+def test_the_core_tells_effects_apart_by_their_rules_alone():
+    """No effect's name stands in it, but in the table, the set beside it, and one rule."""
+    named = re.compile(r"\bEffect\.([A-Z_]+)")
+    files = [path for path in Path(core.__file__).parent.glob("*.py") if path.name != "effects.py"]
+    found = {name for path in files for name in named.findall(path.read_text())}
+    assert {Effect[name] for name in found} == BY_NAME
+    for effect in RULES:
+        assert (effect in NO_EFFECT) is (first_of_its_row(effect) in NO_EFFECT)
+
+
+TWINS = {
+    "write/hearsay": {"hooks": 1},
+    "write/recorded": {"crashes": 1},
+    "idempotent_call/partial": {},
+    "money/accepted": {},
+    "browser/operator": {"words": 1},
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_worlds_that_count_as_one_have_one_future(name):
+    with tuned():
+        found = search(model(narrowed(name, TWINS)), twins=True)
+    assert found.broken == ""
+    assert found.exhausted
+
+
+def test_worlds_that_are_taken_for_one_although_they_differ_are_found_out():
+    scene = narrowed("browser/operator", TWINS)
+
+    def without_what_is_really_there(world):
+        budget, _, *rest = canonical(scene, world)
+        return (budget, *rest)
+
+    with tuned():
+        blurred = replace(model(scene), key=without_what_is_really_there)
+        found = search(blurred, twins=True)
+    assert found.broken.startswith("canonical:")
+    assert found.story[-1].strip() == f"violated: {found.broken}"
+
+
+def test_two_operations_may_be_searched_by_what_each_of_them_may_do_alone():
+    pair = PAIRS["pair/after-or-unknown"]
+    with tuned():
+        found = search(pair_model(pair), twins=True)
+    assert found.broken == ""
 
 
 @pytest.mark.proves("EXPLORE-3")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_rule_that_is_switched_off_is_missed_by_a_story(name):
-    found = explore.missed(name)
+    found = missed(name)
     mutant = MUTANTS[name]
     assert found.broken.startswith(f"{mutant.breaks}:")
     assert "caller asks for the operation" in found.story[0]
@@ -115,7 +186,7 @@ TELLING = {
 
 @pytest.mark.parametrize("name", TELLING)
 def test_the_story_of_a_missing_rule_tells_what_it_comes_to(name):
-    story = "\n".join(explore.missed(name).story)
+    story = "\n".join(missed(name).story)
     for fact in TELLING[name]:
         assert fact in story
 

@@ -61,7 +61,7 @@ _CAUSELESS = frozenset({State.UNKNOWN, State.RECONCILING, State.EXECUTING, State
 _SETTLES = (Shows.APPLIED, Shows.NOT_APPLIED, Shows.IN_PROGRESS, Shows.CONFLICT)
 
 
-def canonical(scene: Scene, world: World) -> Hashable:
+def canonical(scene: Scene, world: World) -> tuple[Hashable, ...]:
     """Return the key of a world."""
     record, now = world.record, world.now
     absences = _absences(scene, record)

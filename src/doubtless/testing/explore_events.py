@@ -23,6 +23,7 @@ from doubtless.testing.explore_world import (
     GATED,
     GONE,
     IN_PROGRESS,
+    NUMBERED,
     OLD_REFUSAL,
     OPENED,
     REFUSED,
@@ -39,7 +40,7 @@ from doubtless.testing.explore_world import (
     World,
 )
 
-STATUS = {SUCCESS: 201, REPLAY: 201, REFUSED: 422, OLD_REFUSAL: 422, BUSY: 429}
+STATUS = {SUCCESS: 201, NUMBERED: 500, REPLAY: 201, REFUSED: 422, OLD_REFUSAL: 422, BUSY: 429}
 
 
 def events(scene: Scene, world: World) -> Iterator[Event]:
@@ -144,7 +145,8 @@ def _heard(scene: Scene, answer: str) -> Observation:
     if answer == IN_PROGRESS:
         return steps.answer(scene.contract, 409)
     replayed = answer in (REPLAY, OLD_REFUSAL)
-    return steps.answer(scene.contract, STATUS[answer], replayed=replayed)
+    numbered = answer == NUMBERED
+    return steps.answer(scene.contract, STATUS[answer], replayed=replayed, numbered=numbered)
 
 
 def _recovery(scene: Scene, world: World) -> Iterator[Event]:

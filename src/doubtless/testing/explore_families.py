@@ -1,18 +1,21 @@
 """The scenes: per effect one small search for each family of faults that can matter to it.
 
-Families are not multiplied together. Each has, besides its own faults, all that a plain scene has:
-requests that take effect at any time up to their horizon or never, connections lost at any time,
-refusals, 429, keys that expire, reads that trail by up to `lag`, three attempts. What no scene has:
+Families are not multiplied together, but for a few pairs of faults at the end. Each has, besides
+its own faults, all that a plain scene has: requests that take effect at any time up to their
+horizon or never, connections lost at any time, refusals, 429, keys that expire, reads that trail by
+up to `lag`, three attempts. What no scene has:
 
-* a stop and a crash in one life; two stops; more than two crashes, or than one where it resends;
+* a stop and a crash in one life where a key ties repeats together; two stops; more than two
+  crashes, or than one where it resends;
 * refusals and 429 together with a stop, an operator, an event or accepted work;
-* a decision of an operator, a repeat or an event together with a crash or a stop;
-* accepted work together with a stop, or with a decision of an operator;
+* a decision of an operator together with a stop, or with a crash where it resends;
+* a repeat or an event together with a crash or a stop;
 * a look-up that answers from a stray copy together with anything else;
-* two look-ups, several people for an approval, and a clock that can't be trusted.
+* two look-ups, approvals, and a clock that can't be trusted.
 
 An effect whose row of rules equals that of an earlier one has the same families before a plainer
-provider, which neither refuses nor answers 429: the core reads the row, not the effect's name.
+provider, which neither refuses nor answers 429, and no pairs of faults: the core reads the row, not
+the effect's name. Only `time_sensitive` is read by name: a transaction id proves that it was done.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +29,10 @@ from doubtless.testing.explore_scenes import EVENTS, contract, hurried
 from doubtless.testing.explore_world import TICK, Budget, Scene
 
 KIND = {"keyed": (Resend.REPLAYED, Resend.AFTER_ABSENCE_WITH_KEY)}
+
+
+BY_NAME: Final = frozenset({Effect.TIME_SENSITIVE})
+"""The effects that the core doesn't tell from others by their rules alone."""
 
 
 def plain(effect: Effect) -> Scene:
@@ -42,6 +49,7 @@ def plain(effect: Effect) -> Scene:
         budget=Budget(),
         same_object=row.resend in (Resend.SAME_OBJECT, Resend.VERSIONED),
         repeatable=row.resend is Resend.ONCE,
+        numbers=effect in BY_NAME,
     )
 
 
@@ -98,6 +106,15 @@ def _webhook(scene: Scene) -> Scene:
     )
 
 
+def _hearsay(scene: Scene) -> Scene:
+    """An event is expected soon, and is only a reason to look."""
+    heard = replace(EVENTS, authoritative=False, expect_ms=2 * TICK)
+    rules = replace(hurried(scene.contract), events=heard)
+    return with_faults(
+        _narrow(replace(scene, contract=rules)), "hearsay", hooks=1 if _resends(scene) else 2
+    )
+
+
 def _accepted(scene: Scene) -> Scene:
     taken = replace(_narrow(scene), accepts=True)
     return with_faults(taken, "accepted", crashes=0 if _resends(scene) else 1)
@@ -109,6 +126,28 @@ def _partial(scene: Scene) -> Scene:
     stores = replace(key, stores=Stores.SUCCESS_ONLY) if key is not None else None
     rules = replace(hurried(scene.contract), key=stores, on_absent=OnAbsent.RESEND)
     return with_faults(_narrow(replace(scene, contract=rules)), "partial", crashes=1)
+
+
+# --- pairs of faults -----------------------------------------------------------------------------
+
+
+def _stop_and_crash(scene: Scene) -> Scene:
+    quick = replace(_narrow(scene), contract=hurried(scene.contract))
+    return with_faults(quick, "stop-and-crash", stalls=1, crashes=1)
+
+
+def _word_and_crash(scene: Scene) -> Scene:
+    return with_faults(_operator(scene), "word-and-crash", words=1, crashes=1)
+
+
+def _work_and_stop(scene: Scene) -> Scene:
+    quick = replace(_accepted(scene), contract=hurried(scene.contract))
+    return with_faults(quick, "work-and-stop", stalls=1)
+
+
+def _work_and_word(scene: Scene) -> Scene:
+    quick = replace(_accepted(scene), contract=hurried(scene.contract))
+    return with_faults(quick, "work-and-word", words=1)
 
 
 def _resends(scene: Scene) -> bool:
@@ -132,6 +171,7 @@ def families(effect: Effect) -> Iterator[Family]:
     if effect in NO_EFFECT:
         return
     yield _webhook
+    yield _hearsay
     if row.looks_up:
         yield from LOOKED_UP
         if row.on_absent is not OnAbsent.RESEND:  # else every scene has resends
@@ -140,11 +180,34 @@ def families(effect: Effect) -> Iterator[Family]:
         yield _partial
 
 
+def pairs(effect: Effect) -> Iterator[Family]:
+    """Yield the pairs of faults that are few enough to be explored for an effect."""
+    row = RULES[effect]
+    if row.resend in KIND["keyed"]:
+        return
+    yield _stop_and_crash
+    if effect in NO_EFFECT or row.on_absent is OnAbsent.RESEND:
+        return
+    yield _word_and_crash
+    if row.looks_up:
+        yield _work_and_stop
+        yield _work_and_word
+
+
+def first_of_its_row(effect: Effect) -> Effect:
+    """Return the first effect that the core can't tell from this one."""
+    if effect in BY_NAME:
+        return effect
+    return next(other for other, row in RULES.items() if row == RULES[effect])
+
+
 def _scenes() -> Iterator[Scene]:
-    rows = list(RULES.values())
-    for number, (effect, row) in enumerate(RULES.items()):
+    for effect in RULES:
         scene = plain(effect)
-        if row in rows[:number]:
+        if first_of_its_row(effect) is effect:
+            for pair in pairs(effect):
+                yield pair(scene)
+        else:
             scene = _narrow(scene)
         for family in families(effect):
             yield family(scene)

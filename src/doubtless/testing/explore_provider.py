@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from doubtless.core.contract import Stores
-from doubtless.core.model import Shows, Source
+from doubtless.core.model import Shows, Source, Strength
 from doubtless.testing import explore_steps as steps
 from doubtless.testing.explore_world import (
     ACCEPTED,
     BUSY,
     IN_PROGRESS,
+    NUMBERED,
     OLD_REFUSAL,
     OVER,
     REFUSED,
@@ -63,6 +64,9 @@ def _arrival(scene: Scene, world: World, index: int, sending: Sending, who: str)
         yield who, "is taken up", taken.with_sending(index, replace(sending, request=RUNNING))
     else:
         yield who, "takes effect", _commit(scene, world, index)
+        if scene.numbers:
+            told = _effect(scene, _answered(world, index, NUMBERED))
+            yield who, "takes effect, which a number in a 500 tells", told
         if scene.refuses:
             yield who, "is refused", _answered(world, index, REFUSED)
     if scene.accepts and not world.work:
@@ -136,14 +140,20 @@ def webhook(scene: Scene, world: World) -> Iterator[Event]:
     """Yield what the provider may say of itself: early, late or twice, and always true."""
     if scene.contract.events is None or not world.budget.hooks:
         return
-    left = replace(world, budget=replace(world.budget, hooks=world.budget.hooks - 1))
     if world.effects:
-        item = steps.fact(
-            world, Source.WEBHOOK, Shows.APPLIED, by="hook", occurred_ms=world.committed_ms
-        )
-        yield "webhook", "says that it was done", steps.weighed(scene, left, [item])
+        after = _told(scene, world, Shows.APPLIED, world.committed_ms)
+        yield "webhook", "says that it was done", after
     elif world.work == WORK_FAILED:
-        item = steps.fact(
-            world, Source.WEBHOOK, Shows.NOT_APPLIED, by="hook", occurred_ms=world.work_ended_ms
-        )
-        yield "webhook", "says that the work failed", steps.weighed(scene, left, [item])
+        after = _told(scene, world, Shows.NOT_APPLIED, world.work_ended_ms)
+        yield "webhook", "says that the work failed", after
+
+
+def _told(scene: Scene, world: World, shows: Shows, occurred_ms: int | None) -> World:
+    rules = scene.contract.events
+    proves = rules is None or rules.authoritative
+    strength = Strength.AUTHORITATIVE if proves else Strength.ADVISORY
+    left = replace(world, budget=replace(world.budget, hooks=world.budget.hooks - 1))
+    item = steps.fact(
+        world, Source.WEBHOOK, shows, by="hook", occurred_ms=occurred_ms, strength=strength
+    )
+    return steps.weighed(scene, left, [item])

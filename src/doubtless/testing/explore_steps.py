@@ -210,13 +210,14 @@ def fact(
     by: str,
     begun_ms: int | None = None,
     occurred_ms: int | None = None,
+    strength: Strength = Strength.AUTHORITATIVE,
 ) -> Evidence:
-    """Return one authoritative item."""
+    """Return one item, authoritative unless it is said to be less."""
     return Evidence(
         number=len(world.record.evidence) + 1,
         source=source,
         shows=shows,
-        strength=Strength.AUTHORITATIVE,
+        strength=strength,
         at_ms=world.now,
         begun_ms=world.now if begun_ms is None else begun_ms,
         by=by,
@@ -224,14 +225,16 @@ def fact(
     )
 
 
-def answer(contract: Contract, status: int, *, replayed: bool = False) -> Observation:
+def answer(
+    contract: Contract, status: int, *, replayed: bool = False, numbered: bool = False
+) -> Observation:
     """Classify a complete answer."""
     came = Answer(
         stage=Stage.READ,
         status=status,
         complete=True,
         replayed=replayed,
-        provider_operation_id="work" if status == 202 else None,
+        provider_operation_id="work" if status == 202 or numbered else None,
     )
     return answers.classify(came, contract)
 

@@ -19,8 +19,9 @@ OPENED, GATED, SENT, GONE, DEAD = "opened", "gated", "sent", "gone", "dead"
 # Where a request is: not written, under way, taken up by the provider, or beyond any effect.
 UNWRITTEN, FLYING, RUNNING, OVER = "", "flying", "running", "over"
 # The answer that a provider gave to a request.
-SUCCESS, REPLAY, REFUSED, OLD_REFUSAL, BUSY, ACCEPTED, IN_PROGRESS = (
+SUCCESS, NUMBERED, REPLAY, REFUSED, OLD_REFUSAL, BUSY, ACCEPTED, IN_PROGRESS = (
     "success",
+    "500 with a transaction id",
     "the stored success",
     "a refusal",
     "the stored refusal",
@@ -78,6 +79,7 @@ class Scene:
     refuses: bool = True
     busy: bool = True  # answers 429
     accepts: bool = False  # answers 202 and works on
+    numbers: bool = False  # gives what it did a transaction id, however it answers
     same_object: bool = False  # a second request meets what the first one made
     repeatable: bool = False  # done twice is done once
 
