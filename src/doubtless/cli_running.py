@@ -17,7 +17,7 @@ from doubtless.service.server import serve, work
 from doubtless.service.settings import ServiceSettings
 
 
-def run_service(settings: Settings, *, host: str, port: int, worker: bool) -> int:
+def run_service(settings: Settings, *, host: str, port: int, worker: bool, grace_s: float) -> int:
     """Serve until a signal."""
     application = _application(settings, worker=worker)
     logs.configure()
@@ -31,11 +31,11 @@ def run_service(settings: Settings, *, host: str, port: int, worker: bool) -> in
             )
         sys.stdout.flush()
 
-    service = ServiceSettings(host=host, port=port)
+    service = ServiceSettings(host=host, port=port, grace_s=grace_s)
     return _until_stopped(lambda: serve(application, service, listening=listening))
 
 
-def run_worker(settings: Settings) -> int:
+def run_worker(settings: Settings, *, grace_s: float) -> int:
     """Work until a signal."""
     application = _application(settings, worker=True)
     logs.configure()
@@ -44,7 +44,6 @@ def run_worker(settings: Settings) -> int:
         _say("working", application, settings, worker=True)
         sys.stdout.flush()
 
-    grace_s = ServiceSettings().grace_s
     return _until_stopped(lambda: work(application, grace_s=grace_s, working=working))
 
 

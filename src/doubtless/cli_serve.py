@@ -2,7 +2,16 @@
 
 import click
 
-from doubtless.cli_settings import Settings, with_settings
+from doubtless.cli_settings import DURATION, Settings, with_settings
+
+grace = click.option(
+    "--grace",
+    "grace_ms",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="How long attempts that are open get to end when it is stopped.",
+)
 
 
 @click.command(short_help="Serve the HTTP API, and work.")
@@ -15,8 +24,9 @@ from doubtless.cli_settings import Settings, with_settings
     help="0 takes a free one, and says which.",
 )
 @click.option("--no-worker", is_flag=True, help="Leave what is due to `doubtless worker`.")
+@grace
 @with_settings("ledger", "contracts", "secrets", "app")
-def serve(settings: Settings, *, host: str, port: int, no_worker: bool) -> int:
+def serve(settings: Settings, *, host: str, port: int, no_worker: bool, grace_ms: int) -> int:
     """Serve the HTTP API, with a worker in the same process.
 
     Whoever calls it needs a token: see `doubtless token create`. SIGTERM and SIGINT end it in
@@ -25,16 +35,18 @@ def serve(settings: Settings, *, host: str, port: int, no_worker: bool) -> int:
     """
     from doubtless.cli_running import run_service
 
-    return run_service(settings, host=host, port=port, worker=not no_worker)
+    grace_s = grace_ms / 1000
+    return run_service(settings, host=host, port=port, worker=not no_worker, grace_s=grace_s)
 
 
 @click.command(short_help="Take up what is due, without serving.")
+@grace
 @with_settings("ledger", "contracts", "secrets", "app")
-def worker(settings: Settings) -> int:
+def worker(settings: Settings, *, grace_ms: int) -> int:
     """Take up what is due on the ledger: look-ups, prepared operations, what a crash left.
 
     Several on one ledger share the work, on one machine. Signals end it as they end `serve`.
     """
     from doubtless.cli_running import run_worker
 
-    return run_worker(settings)
+    return run_worker(settings, grace_s=grace_ms / 1000)

@@ -1,6 +1,7 @@
 """The application: calls, waits, decisions and tools on one ledger."""
 
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,7 @@ from doubtless.transports.http import HttpTransport
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_SERVICE = re.compile("https?://", re.IGNORECASE)
 GRACE_S = 5.0  # open attempts get this long to end when the application is closed
 
 
@@ -51,6 +53,7 @@ class Options(TypedDict, total=False):
     surroundings: Surroundings | None
     http: HttpSender | None
     transaction_timeout_s: float
+    token: str | None
 
 
 class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settlements):
@@ -71,7 +74,20 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         surroundings: Clocks, ids and liveness; the real ones by default.
         http: Sends requests in place of our own transport.
         transaction_timeout_s: How long `transaction()` may be open; nobody else can write then.
+        token: With the address of a running service, https://…, in place of a ledger's: then the
+            application is that one, and there is nothing else to be said.
     """
+
+    def __new__(
+        cls, ledger: str | Ledger = "sqlite:///doubtless.db", **_: Unpack[Options]
+    ) -> Self:
+        """Make a local application, or a remote one where `ledger` is a service's address."""
+        is_service = isinstance(ledger, str) and _SERVICE.match(ledger) is not None
+        if cls is Doubtless and is_service:
+            from doubtless.engine.remote import RemoteDoubtless  # noqa: PLC0415 - it extends this
+
+            return cast("Self", object.__new__(RemoteDoubtless))
+        return object.__new__(cls)
 
     def __init__(
         self,
@@ -84,7 +100,10 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         surroundings: Surroundings | None = None,
         http: HttpSender | None = None,
         transaction_timeout_s: float = TRANSACTION_S,
+        token: str | None = None,
     ) -> None:
+        if token is not None:
+            raise SettingsError("token= belongs to the address of a service: https://host:8787")
         self._transaction_timeout_s = checked_timeout_s(transaction_timeout_s)
         self._address = ledger
         self._principal = Principal(name=principal, role=Role.AGENT)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from doubtless.core.model import Cause, Json, State
 from doubtless.core.outcome import Outcome
 from doubtless.errors import DecisionRefused
+from doubtless.service.intake import CLIENT_GONE
 from doubtless.service.models import Empty, Filters, Submit, duration_ms
 from doubtless.service.problems import Refused
 from doubtless.service.routing import AGENT, OPERATOR, Asked, Row, reply
@@ -19,7 +20,6 @@ from doubtless.service.routing import AGENT, OPERATOR, Asked, Row, reply
 TAKEN: Final = (Cause.PAYLOAD_MISMATCH.value, Cause.OPERATION_ID_TAKEN.value)
 """Refusals that concern the id itself: errors over HTTP, where all others are outcomes."""
 KEY_HEADER: Final = "Idempotency-Key"
-CLIENT_GONE: Final = 499  # nobody reads it; the log does
 
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,6 +16,7 @@ from doubtless.service.problems import problem
 from doubtless.service.settings import Limits
 
 CLOSE: Final[Mapping[str, str]] = {"Connection": "close"}  # what follows it can't be told apart
+CLIENT_GONE: Final = 499  # nobody reads it; the log does
 CODES: Final = {404: "no_such_route", 405: "method_not_allowed", 408: "too_slow", 413: "too_large"}
 DETAILS: Final = {
     404: "there is no such route: /openapi.json lists them",
@@ -48,6 +49,8 @@ class Intake:
                 await refusal(scope, receive, sending)
             else:
                 await self._app(scope, self._bounded(receive), sending)
+        except ClientDisconnect:
+            await Response(status_code=CLIENT_GONE)(scope, receive, sending)
         except Exception as error:  # noqa: BLE001 - one request that fails must not look like a crash
             response = failed(error)
             if not begun:
@@ -55,6 +58,12 @@ class Intake:
 
     def _refused(self, scope: Scope) -> Response | None:
         limits = self._limits
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > limits.head_bytes_max:
+            detail = f"the headers are longer than {limits.head_bytes_max} bytes"
+            return problem(431, "head_too_long", detail, headers=CLOSE)
+        if len(scope["path"]) > limits.path_chars_max:
+            detail = f"the path is longer than {limits.path_chars_max} characters"
+            return problem(414, "path_too_long", detail, headers=CLOSE)
         if len(scope["query_string"]) > limits.query_bytes_max:
             detail = f"the query is longer than {limits.query_bytes_max} bytes"
             return problem(414, "query_too_long", detail, headers=CLOSE)

@@ -139,6 +139,7 @@ COMMON: Final[Mapping[int, str]] = {
     408: "It did not come in time.",
     413: "The body is too long.",
     414: "The query is too long.",
+    431: "The headers are too long.",
     415: "The body is not JSON in UTF-8.",
     422: "It can be read, and says something that it may not: `errors` names it.",
     500: "A fault of the service.",
@@ -232,7 +233,7 @@ def _responses(row: Row) -> Schema:
 
 
 def _common(row: Row) -> Iterator[int]:
-    yield from (400, 408, 413, 414, 422, 500, 503)
+    yield from (400, 408, 413, 414, 422, 431, 500, 503)
     if row.roles != ANYBODY:
         yield from (401, 403)
     if row.body is not None:

@@ -14,7 +14,8 @@ class Limits:
     body_bytes_max: int = 1_048_576  # 413 above it
     json_depth_max: int = 100  # 400 above it
     query_bytes_max: int = 4_096  # 414 above it
-    head_bytes_max: int = 32_768  # request line and headers: 400 above it
+    path_chars_max: int = 2_048  # 414 above it
+    head_bytes_max: int = 32_768  # of all headers: 431 above it, or 400 where it isn't read whole
     head_timeout_s: float = 10.0  # from the first byte, or the connection, to the last header
     body_timeout_s: float = 10.0  # for the whole body
     idle_timeout_s: float = 15.0  # between two requests on one connection
