@@ -89,7 +89,7 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
             return cast("Self", object.__new__(RemoteDoubtless))
         return object.__new__(cls)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an application may be told, each by its name
         self,
         ledger: str | Ledger = "sqlite:///doubtless.db",
         *,

@@ -48,7 +48,7 @@ class People(Surface):
         opened = self._opened
         made = Decision(
             operation_id=operation_id,
-            word=_word(decision),
+            word=word_of(decision),
             operator=operator,
             note=note,
             version=version,
@@ -83,7 +83,12 @@ class People(Surface):
         return opened.outcome(Known(opened.load(operation_id)))
 
 
-def _word(decision: str) -> Word:
+def word_of(decision: str) -> Word:
+    """Read a decision, with - for _ too.
+
+    Raises:
+        SettingsError: It is none.
+    """
     try:
         return Word(decision.replace("-", "_"))
     except ValueError:
