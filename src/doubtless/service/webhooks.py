@@ -21,6 +21,7 @@ from doubtless.service import logs
 from doubtless.service.problems import problem
 from doubtless.service.signatures import BadSignature, check_secrets, verify
 
+PATH: Final = "/webhooks/{source}"
 BODY_BYTES_MAX: Final = 1_048_576
 
 
@@ -46,10 +47,12 @@ def routes(
 
     async def receive(request: Request) -> Response:
         answer = await _received(app, request, body_bytes_max, wall_ms)
-        logs.note(request.scope, source=request.path_params["source"][:64])
+        source = request.path_params["source"]
+        known = source in app.registry.webhooks  # what else stands there is a stranger's text
+        logs.note(request.scope, route=PATH, source=source if known else None)
         return answer
 
-    return [Route("/webhooks/{source}", receive, methods=["POST"], name="webhook")]
+    return [Route(PATH, receive, methods=["POST"], name="webhook")]
 
 
 async def _received(
