@@ -124,7 +124,9 @@ def test_news_that_proves_nothing_is_looked_into_at_once_and_once():
     before = adding(tried(attempt(), deadline_ms=T0 + 9 * HOUR), hint(ENDED + 100))
     assert weigh(before, LOOKED_UP, now(ENDED + 100)).verdict.value == "unknown"
     assert decide(before, LOOKED_UP, now(ENDED + 100)).step == LookUp(at_ms=ENDED + 100)
-    assert settled(before, LOOKED_UP, ENDED + 100).operation.due_ms <= ENDED + 100
+    due_ms = settled(before, LOOKED_UP, ENDED + 100).operation.due_ms
+    assert due_ms is not None
+    assert due_ms <= ENDED + 100
     looked = adding(before, evidence(Shows.ABSENT, at=ENDED + 101))
     assert next_look(looked) > ENDED + 101 + 1_000
 

@@ -1,6 +1,7 @@
 """Events: kept, matched and weighed, whenever they come and however often."""
 
 import time
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -61,7 +62,7 @@ async def test_an_event_settles_what_is_unknown(app: Doubtless, acts, status, st
 async def test_an_event_is_tied_by_the_first_name_that_it_carries(app, acts, name):
     told = await unknown(app, acts)
     await tells(app, said("moving", kind="moved", event_id="e0", ref=told.ref, id="p1"))
-    values = {
+    values: dict[str, dict[str, Any]] = {
         "ref": {"ref": told.ref, "name": "another", "id": "another"},
         "operation_id": {"name": "o1", "id": "another"},
         "provider_operation_id": {"id": "p1"},
@@ -232,7 +233,7 @@ async def test_the_same_news_under_another_id_is_kept_and_counts_once(app, acts)
 )
 async def test_other_news_is_no_copy(app, acts, other):
     told = await unknown(app, acts)
-    news = {"status": "pending", "ref": told.ref, "id": "p1", "version": 3}
+    news: dict[str, Any] = {"status": "pending", "ref": told.ref, "id": "p1", "version": 3}
     await tells(app, said(event_id="e1", **news))
     found = await tells(app, said(event_id="e2", **{**news, **other}))
     assert (found.copy_of, found.operation_id) == (None, "o1")
