@@ -40,6 +40,9 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "CLI-13": "Help is printed without importing what is slow.",
     "CLI-14": "`sessions show` tells what a principal did, what is open first.",
     "CLI-15": "Tools in code are reached through the application that `--app` names.",
+    "CLI-16": "`events add` takes an event in, under the rules of the inbox; it needs no secret.",
+    "CLI-17": "`events list` tells of each event what it speaks of, or why of nothing.",
+    "CLI-18": "`events match` matches an event by name and note, or says why it can't.",
     # The core: what every decision is made by.
     "CORE-1": "Only the listed steps between states can be taken, each with its proof.",
     "CORE-2": "The fence only grows, and every step out of executing raises it.",
@@ -303,7 +306,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "APPROVAL-9": "Who approves sees what is executed, and nothing in it can mislead a terminal.",
     # The transactional outbox.
     "OUTBOX-1": "The user's change, the operation and its command commit together, or not at all.",
-    "OUTBOX-2": "Wherever a process is killed, the user's row and the effect are both there, or none.",
+    "OUTBOX-2": "Wherever a process is killed, user's row and effect are both there, or none.",
     "OUTBOX-3": "A transaction that is open too long is rolled back, and says so.",
     "OUTBOX-4": "Calls inside a transaction raise at once, and others wait and succeed.",
     "OUTBOX-5": "A transaction can't change the ledger's tables, its own course or a setting.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from doubtless.cli_approve import approve, deny
+from doubtless.cli_events import events
 from doubtless.cli_serve import serve, worker
 from doubtless.cli_settings import ARGUMENTS, DURATION, Settings, with_settings
 from doubtless.cli_token import token
@@ -350,7 +351,7 @@ def demo(*, as_json: bool) -> int:
     return run(as_json=as_json)
 
 
-for command in (approve, deny, serve, worker, token):
+for command in (approve, deny, events, serve, worker, token):
     cli.add_command(command)
 
 

@@ -10,6 +10,7 @@ from doubtless.core.outcome import Outcome, instant
 from doubtless.engine import ingest
 from doubtless.engine.event_reading import Arrival, arrival, body_of, instant_ms
 from doubtless.engine.ingest import Taken
+from doubtless.engine.registry import Registry
 from doubtless.engine.surface import Surface
 from doubtless.engine.waiting import Known
 from doubtless.errors import BadCursor, BadEvent, SettingsError, UnknownSource
@@ -100,7 +101,14 @@ class Events(Surface):
             BadEvent: It is no JSON object, or `occurred_at` is no instant.
             LedgerUnavailable: It could not be stored.
         """
-        arrived = self._arrival(source, event, event_id, occurred_at, headers)
+        arrived = arrived_event(
+            self.registry,
+            source,
+            event,
+            event_id=event_id,
+            occurred_at=occurred_at,
+            headers=headers,
+        )
         opened, principal = self._opened, self._principal
 
         def told(taken: Taken) -> None:
@@ -110,37 +118,7 @@ class Events(Surface):
         taken = await opened.ledger.commit(
             lambda tx: ingest.take_in(opened.book, tx, arrived, delivered_by=principal), then=told
         )
-        return _ingested(taken)
-
-    def _arrival(
-        self,
-        source: str,
-        event: Mapping[str, Json] | bytes,
-        event_id: str | None,
-        occurred_at: datetime | str | float | None,
-        headers: Mapping[str, str] | None,
-    ) -> Arrival:
-        known = sources_with_events(self)
-        if source not in known:
-            raise UnknownSource(source, known)
-        content = event if isinstance(event, bytes) else _written(event)
-        body = body_of(content)
-        if not isinstance(body, Mapping):
-            raise BadEvent("an event must be a JSON object")
-        when = occurred_at.timestamp() if isinstance(occurred_at, datetime) else occurred_at
-        occurred_ms = instant_ms(when)
-        if when is not None and occurred_ms is None:
-            raise BadEvent(f"occurred_at {str(when)[:80]!r} is neither RFC 3339 nor Unix seconds")
-        lower = None if headers is None else {name.lower(): text for name, text in headers.items()}
-        return arrival(
-            self.registry,
-            source,
-            content,
-            body,
-            headers=lower,
-            event_id=event_id,
-            occurred_ms=occurred_ms,
-        )
+        return ingested(taken)
 
     async def events(
         self,
@@ -175,8 +153,8 @@ class Events(Surface):
                 before=before,
                 limit=size + 1,
             )
-            shown = tuple(_shown(event) for event in found[:size])
-            return EventPage(events=shown, cursor=shown[-1].id if len(found) > size else None)
+            some = tuple(shown(event) for event in found[:size])
+            return EventPage(events=some, cursor=some[-1].id if len(found) > size else None)
 
         return opened.ledger.read(unit)
 
@@ -214,10 +192,48 @@ class Events(Surface):
         return opened.outcome(Known(taken.record or record))
 
 
-def sources_with_events(surface: Surface) -> list[str]:
+def sources_with_events(registry: Registry) -> list[str]:
     """Return the names of the sources whose events can be taken in."""
-    tools = {t.contract.source.name for t in surface.registry if t.contract.events is not None}
-    return sorted(tools | surface.registry.webhooks.keys())
+    tools = {tool.contract.source.name for tool in registry if tool.contract.events is not None}
+    return sorted(tools | registry.webhooks.keys())
+
+
+def arrived_event(
+    registry: Registry,
+    source: str,
+    event: Mapping[str, Json] | bytes,
+    *,
+    event_id: str | None = None,
+    occurred_at: datetime | str | float | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Arrival:
+    """Work out all that an event says. The arguments are those of `Events.ingest`.
+
+    Raises:
+        UnknownSource: No events are declared of that source.
+        BadEvent: It is no JSON object, or `occurred_at` is no instant.
+    """
+    known = sources_with_events(registry)
+    if source not in known:
+        raise UnknownSource(source, known)
+    content = event if isinstance(event, bytes) else _written(event)
+    body = body_of(content)
+    if not isinstance(body, Mapping):
+        raise BadEvent("an event must be a JSON object")
+    when = occurred_at.timestamp() if isinstance(occurred_at, datetime) else occurred_at
+    occurred_ms = instant_ms(when)
+    if when is not None and occurred_ms is None:
+        raise BadEvent(f"occurred_at {str(when)[:80]!r} is neither RFC 3339 nor Unix seconds")
+    lower = None if headers is None else {name.lower(): text for name, text in headers.items()}
+    return arrival(
+        registry,
+        source,
+        content,
+        body,
+        headers=lower,
+        event_id=event_id,
+        occurred_ms=occurred_ms,
+    )
 
 
 def _written(event: Mapping[str, Json]) -> bytes:
@@ -235,7 +251,8 @@ def _position(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-def _ingested(taken: Taken) -> Ingested:
+def ingested(taken: Taken) -> Ingested:
+    """Tell what became of an event."""
     event = taken.event
     return Ingested(
         id=str(event.position),
@@ -248,7 +265,8 @@ def _ingested(taken: Taken) -> Ingested:
     )
 
 
-def _shown(event: Event) -> InboxEvent:
+def shown(event: Event) -> InboxEvent:
+    """Show an event, without what it said."""
     return InboxEvent(
         id=str(event.position),
         event_id=event.event_id,
