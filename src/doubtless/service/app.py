@@ -52,6 +52,9 @@ def create_app(
         application: Not open yet. Its worker, if it has one, runs within the service.
         settings: How the service is run.
         more: Further routes.
+
+    Raises:
+        SettingsError: A source's webhook has no secret.
     """
     service = Service(application, settings or ServiceSettings())
 

@@ -84,7 +84,7 @@ class AccessLog:
         finally:
             fields: dict[str, Json] = {
                 "method": scope["method"][:16],
-                "route": None,
+                "route": getattr(scope.get("route"), "path", None),
                 "status": status,
                 "ms": round((time.perf_counter() - began_s) * 1000, 1),
                 "principal": None,

@@ -52,6 +52,11 @@ def _word(value: object) -> object:
     return words.get(value.replace("-", "_"), value) if isinstance(value, str) else value
 
 
+def _integral(value: object) -> object:
+    """Read 1.0 as 1: in JSON, and in JSON Schema, they are the same number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class Body(BaseModel):
     """A request's body: what it does not know is refused."""
 
@@ -88,7 +93,7 @@ class Resolve(Body):
 
     decision: Annotated[Word, BeforeValidator(_word)]
     note: Note
-    version: Annotated[int, Field(ge=1, le=2**53 - 1)]
+    version: Annotated[int, Field(ge=1, le=2**53 - 1), BeforeValidator(_integral)]
     provider_operation_id: Word128 | None = None
     mark_duplicate: bool = False
 
@@ -164,7 +169,7 @@ class NoQuery(Query):
     """Nothing is asked."""
 
 
-Limit = Annotated[int, BeforeValidator(whole), Field(ge=1, le=200)]
+Limit = Annotated[int, Field(ge=1, le=200), BeforeValidator(whole)]
 StateName = Annotated[State, BeforeValidator(_state)] | Literal["unresolved"]
 
 
@@ -213,7 +218,7 @@ class WhoseSession(Query):
 class After(Query):
     """Where a stream goes on: the `id` of the last one that was read."""
 
-    after: Annotated[int, BeforeValidator(whole), Field(ge=0, le=2**53 - 1)] = 0
+    after: Annotated[int, Field(ge=0, le=2**53 - 1), BeforeValidator(whole)] = 0
     limit: Limit = 100
 
 

@@ -147,6 +147,41 @@ COMMON: Final[Mapping[int, str]] = {
 }
 
 
+def _elsewhere() -> Schema:
+    """Describe the routes that have no row, since they are no part of the JSON API."""
+    refusals = {
+        400: "It is no event.",
+        401: "The signature is not the source's. Nothing was stored.",
+        404: "No webhook is declared of that source.",
+        413: "It is too long.",
+        503: "It could not be stored: send it again.",
+    }
+    problem: Schema = {MEDIA_TYPE: {"schema": {"$ref": REF + "Problem"}}}
+    answers: Schema = {
+        "200": {"description": "It is stored. The same one again changes nothing."},
+        **{
+            str(status): {"description": refusals[status], "content": problem}
+            for status in refusals
+        },
+    }
+    webhook: Schema = {
+        "operationId": "webhook",
+        "summary": "A provider's event: signed, and stored before it is answered.",
+        "parameters": [{"name": "source", "in": "path", "required": True, "schema": TEXT}],
+        "requestBody": {"required": True, "content": {"*/*": {}}},
+        "responses": answers,
+        "security": [],
+    }
+    samples: Schema = {"description": "Samples.", "content": {"text/plain": {"schema": TEXT}}}
+    metrics: Schema = {
+        "operationId": "metrics",
+        "summary": "What the ledger counts, as Prometheus reads it.",
+        "responses": {"200": samples},
+        "security": [],
+    }
+    return {"/metrics": {"get": metrics}, "/webhooks/{source}": {"post": webhook}}
+
+
 def document(rows: Sequence[Row]) -> Schema:
     """Return the document of a route table."""
     schemas = dict(SCHEMAS)
@@ -160,7 +195,7 @@ def document(rows: Sequence[Row]) -> Schema:
             "version": version("doubtless"),
             "description": "Durable operations for the external actions of AI agents.",
         },
-        "paths": paths,
+        "paths": {**paths, **_elsewhere()},
         "components": {
             "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -195,8 +230,10 @@ def _parameters(row: Row, schemas: dict[str, Schema]) -> Iterator[Schema]:
         yield {"name": name, "in": "header", "description": text, "schema": {"type": "string"}}
     query = _schema(row.query, schemas)
     members = cast("Mapping[str, Schema]", query.get("properties", {}))
+    needed = cast("list[str]", query.get("required", []))
     for name, member in members.items():
-        yield {"name": name, "in": "query", "schema": _without_null(member)}
+        schema = _without_null(member)
+        yield {"name": name, "in": "query", "required": name in needed, "schema": schema}
 
 
 def _without_null(schema: Schema) -> Schema:

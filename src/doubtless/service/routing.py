@@ -6,7 +6,7 @@ Everything about a route stands in its row: the OpenAPI document, the tests and 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, get_args
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
@@ -24,6 +24,7 @@ from doubtless.errors import (
     EventNotFound,
     GrantRefused,
     OperationNotFound,
+    SettingsError,
     UnknownSource,
     UnknownTool,
 )
@@ -135,7 +136,7 @@ def _endpoint(
             return await row.answer(await _asked(row, request, service))
         except Refused as error:
             refused = error
-        except (BadRequest, DecisionRefused, GrantRefused, ApprovalNotFound) as error:
+        except get_args(Told) as error:
             refused = told(error)
         logs.note(request.scope, refused=refused.code)
         return refused.response()
@@ -143,7 +144,7 @@ def _endpoint(
     return answer
 
 
-Told: TypeAlias = BadRequest | DecisionRefused | GrantRefused | ApprovalNotFound
+Told: TypeAlias = BadRequest | DecisionRefused | GrantRefused | ApprovalNotFound | SettingsError
 
 
 def told(error: Told) -> Refused:
@@ -155,6 +156,8 @@ def told(error: Told) -> Refused:
             status = 404
         case DecisionRefused() | GrantRefused():
             status = 409
+        case SettingsError():  # of an argument that the model let through
+            return Refused(422, "bad_request", str(error))
         case _:
             status = 422
     return Refused(status, code_of(error), str(error))
