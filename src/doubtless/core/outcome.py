@@ -11,7 +11,7 @@ from enum import StrEnum
 from doubtless.core.contract import Contract
 from doubtless.core.evidence import FOREVER_MS
 from doubtless.core.model import Cause, Json, Now, Observation, Record, Seen, State
-from doubtless.core.permission import blocked, failed_blocker, may_repeat
+from doubtless.core.permission import blocked, blocking, failed_blocker, may_repeat
 
 
 class Status(StrEnum):
@@ -332,8 +332,7 @@ def _awaited(record: Record) -> str | None:
         return None
     waiting = [
         f"operation {each.operation_id}, which is {each.state}, to succeed"
-        for each in record.blockers
-        if each.state is not State.SUCCEEDED
+        for each in blocking(record)
     ]
     # What else is under way on the object may be another principal's, and is not named.
     return "; ".join(waiting) or "what is still under way on the same object"

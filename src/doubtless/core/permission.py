@@ -11,7 +11,16 @@ from doubtless.core.approvals import approved, approved_until_ms
 from doubtless.core.contract import ATTEMPTS_MAX, STALL_MARGIN_MS, Contract, Stores
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.evidence import FOREVER_MS, arrives_until_ms, counts, proof_of, weigh
-from doubtless.core.model import HARMLESS_CAUSES, Cause, Now, Record, Shows, Source, State
+from doubtless.core.model import (
+    HARMLESS_CAUSES,
+    Blocker,
+    Cause,
+    Now,
+    Record,
+    Shows,
+    Source,
+    State,
+)
 
 CONTINUES_ON = frozenset({State.UNKNOWN, State.RECONCILING, State.MANUAL_REVIEW})
 
@@ -20,10 +29,16 @@ def blocked(record: Record) -> bool:
     """Whether another operation still has to be waited for: an earlier one, or on its object."""
     if record.waits_for is not None or record.object_taken_by is not None:
         return True
+    return bool(record.blockers) and bool(blocking(record))
+
+
+def blocking(record: Record) -> tuple[Blocker, ...]:
+    """Return those of `after` that it has to wait for."""
     goes_on = CONTINUES_ON if record.operation.on_unknown == "continue" else frozenset()
-    return any(
-        blocker.state is not State.SUCCEEDED and blocker.state not in goes_on
+    return tuple(
+        blocker
         for blocker in record.blockers
+        if blocker.state is not State.SUCCEEDED and blocker.state not in goes_on
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from doubtless.core.model import Json, Record, State
 from doubtless.core.outcome import Outcome
-from doubtless.core.permission import blocked
+from doubtless.core.permission import blocking
 from doubtless.engine import drafting, intake
 from doubtless.engine.inside import stay_out
 from doubtless.engine.surface import WAIT_EXTRA_S, Surface
@@ -141,5 +141,5 @@ def _is_settled(record: Record) -> bool:
 def has_news(record: Record) -> bool:
     """Whether there is something to say: an answer, or that it takes longer."""
     if record.operation.state is State.PREPARED:
-        return any(blocker.state in RESTING for blocker in record.blockers) and blocked(record)
+        return any(blocker.state in RESTING for blocker in blocking(record))
     return record.operation.state is not State.EXECUTING

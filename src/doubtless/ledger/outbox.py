@@ -75,8 +75,6 @@ def judge(action: str, names: Sequence[str]) -> str | None:
     for name, shown in ((first, names[0]), (second, names[1])):
         if name in ours:
             return f"{shown} is a table or an index of the ledger's own: only doubtless changes it"
-    if first == "sqlite_sequence" and action != "DELETE":
-        return "sqlite_sequence is the ledger's too"
     return None
 
 
