@@ -165,6 +165,8 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "INBOX-8": "An operator matches an event once, by name; the evidence stays the provider's.",
     "INBOX-9": "An event that is not authoritative is only a reason to look.",
     "INBOX-10": "What is no event, or comes from no declared source, is refused and not stored.",
+    "INBOX-11": "Any order and any doubling of events means the same, and counts each news once.",
+    "INBOX-12": "An event that is missing is looked up, or told; no deadline moves.",
     # Webhooks: what is signed by the source, and nothing else.
     "HOOK-1": "What a source signed passes, in each scheme.",
     "HOOK-2": "What was changed, signed by another, or lacks a header is refused.",

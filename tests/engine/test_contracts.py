@@ -541,6 +541,14 @@ def test_a_key_of_unknown_life_is_warned_of():
     assert warned({"idempotency.ttl": None}) == [("idempotency", "ttl")]
 
 
+def test_events_of_which_none_says_how_it_ended_are_warned_of():
+    silent = {"events.types": '["moved"]', "events.match": '{ ref = "data.ref" }'}
+    assert warned(silent, WITH_WEBHOOK) == [("events", "applied")]
+    assert warned({**silent, "events.authoritative": "false"}, WITH_WEBHOOK) == []
+    for key in ("applied", "failed"):
+        assert warned({**silent, f"events.{key}": "\"s == 'x'\""}, WITH_WEBHOOK) == []
+
+
 def test_a_match_that_may_be_somebody_elses_is_warned_of():
     assert warned({"lookup.where": '{ c = "{args.charge}" }'}) == [("lookup", "where")]
 

@@ -224,6 +224,25 @@ def test_a_base_url_is_only_scheme_host_port_and_path(url):
         ({"private": '"yes"'}, "", "private"),
         ({**WITH_WEBHOOK, "webhook.tolerance": '"0s"'}, ".webhook", "tolerance"),
         ({**WITH_WEBHOOK, "webhook.credential": '" "'}, ".webhook", "credential"),
+        (
+            {**WITH_WEBHOOK, "webhook.signature_header": '"X-Mac"'},
+            ".webhook",
+            "signature_header",
+        ),
+        (
+            {**WITH_WEBHOOK, "webhook.timestamp_header": '"X-Time"'},
+            ".webhook",
+            "timestamp_header",
+        ),
+        (
+            {
+                **WITH_WEBHOOK,
+                "webhook.scheme": '"hmac-sha256"',
+                "webhook.timestamp_header": '"X Time"',
+            },
+            ".webhook",
+            "timestamp_header",
+        ),
         ({**WITH_WEBHOOK, "webhook.scheme": '"none"'}, ".webhook", "scheme"),
     ],
 )

@@ -421,6 +421,56 @@ async def test_an_event_that_is_not_authoritative_is_only_a_reason_to_look(tmp_p
         assert [item["strength"] for item in await evidence(app)] == ["advisory"] * 2
 
 
+@pytest.mark.proves("INBOX-12")
+async def test_an_expected_event_that_does_not_come_is_looked_up(tmp_path):
+    seen: list[str] = []
+
+    async def ask(operation: Operation) -> Present:
+        seen.append(operation.operation_id)
+        return Present(provider_operation_id="p1")
+
+    app = application(tmp_path)
+    slow = looks(ask, authoritative=False, interval="59m", interval_max="59m")
+    keys = {**WRITE, "source": SOURCE, "recovery_deadline": "4h", "lookup": slow}
+
+    @app.tool(name="expects", **keys, events={**EVENTS, "expect": "100ms"})
+    async def expects(call: Call) -> None:
+        raise OSError
+
+    @app.tool(name="waits", **keys, events={**EVENTS, "expect": "59m"})
+    async def waits(call: Call) -> None:
+        raise OSError
+
+    async with app:
+        for name in ("expects", "waits"):
+            told = await app.call(name, {}, operation_id=name)
+            assert told.state == "unknown"
+        assert (await ends(app, "succeeded", "expects")).last_confirmed["source"] == "lookup"
+        assert seen == ["expects"]
+
+
+@pytest.mark.proves("INBOX-12")
+async def test_a_missing_event_is_told_where_nothing_can_be_looked_up(tmp_path, acts):
+    app = application(tmp_path)
+    acts.declare(app, events={**EVENTS, "expect": "100ms"})
+    async with app:
+        told = await unknown(app, acts)
+        deadline = told.reconcile and told.reconcile["deadline"]
+
+        async def missing() -> bool:
+            return "is overdue" in (await app.outcome("o1")).message
+
+        await comes_true(missing)
+        after = await app.outcome("o1")
+        assert after.state == "unknown"
+        assert after.reconcile is not None
+        assert after.reconcile["deadline"] == deadline
+        causes = [entry.get("operation", {}).get("cause") for entry in await app.timeline("o1")]
+        assert [each for each in causes if each] == ["tool_error", "webhook_missing"]
+        await tells(app, said(ref=told.ref))
+        assert (await app.outcome("o1")).state == "succeeded"
+
+
 # --- the surface ---------------------------------------------------------------------------------
 
 

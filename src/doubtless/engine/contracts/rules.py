@@ -322,6 +322,17 @@ def _keys_that_do_nothing(draft: Draft) -> Iterator[Problem]:
             )
 
 
+def _endless(draft: Draft) -> Iterator[Problem]:
+    events = draft.contract.events
+    if events is not None and events.authoritative and not (events.applied or events.failed):
+        yield draft.problem(
+            "events",
+            "applied",
+            "no event says how the work ended, so that none of them settles anything.",
+            "say which ones do: applied = \"data.status == 'succeeded'\".",
+        )
+
+
 def _no_life(draft: Draft) -> Iterator[Problem]:
     key = draft.contract.key
     if key is not None and key.ttl_ms is None and draft.contract.effect not in NO_EFFECT:
@@ -349,6 +360,7 @@ WARNINGS: Final[tuple[Check, ...]] = (
     _variants,
     _believed,
     _keys_that_do_nothing,
+    _endless,
     _no_life,
     *LOOKUP_WARNINGS,
     *HTTP_WARNINGS,

@@ -86,21 +86,26 @@ def errors_in_source(file: str, name: str, said: SourceTable) -> Iterator[Proble
         )
     if said.proxy is not None and (wrong := _wrong_url(said.proxy, bare=True)):
         yield problem("proxy", wrong, 'write only scheme, host and port: "http://proxy:3128".')
-    if said.webhook and said.webhook.tolerance == 0:
+    if said.webhook is not None:
+        yield from _errors_in_webhook(file, table, said.webhook)
+
+
+def _errors_in_webhook(file: str, source: str, said: WebhookTable) -> Iterator[Problem]:
+    def problem(key: str, wrong: str, mend: str) -> Problem:
+        return Problem(file=file, table=f"{source}.webhook", key=key, wrong=wrong, mend=mend)
+
+    if said.tolerance == 0:
         yield problem(
             "tolerance",
             "zero would refuse every event, or switch the check off.",
             'say a duration, or leave it out for "5m".',
-            ".webhook",
         )
     for key in ("signature_header", "timestamp_header"):
-        webhook = said.webhook
-        if webhook and webhook.scheme != "hmac-sha256" and getattr(webhook, key) is not None:
+        if said.scheme != "hmac-sha256" and getattr(said, key) is not None:
             yield problem(
                 key,
-                f"the scheme {webhook.scheme} has headers of its own.",
+                f"the scheme {said.scheme} has headers of its own.",
                 'it belongs to scheme = "hmac-sha256": leave it out.',
-                ".webhook",
             )
 
 
