@@ -58,7 +58,7 @@ EVENTS = {
 def narrowed(name, faults=SLICE):
     scene = SCENES[name]
     budget = replace(scene.budget, crashes=0, late=0, stalls=0, words=0, hooks=0)
-    budget = replace(budget, repeats=0, blind=0, stray=0)
+    budget = replace(budget, repeats=0, blind=0, stray=0, votes=0)
     return replace(scene, contract=hurried(scene.contract), budget=replace(budget, **faults[name]))
 
 
@@ -127,6 +127,7 @@ TWINS = {
     "write/recorded": {"crashes": 1},
     "idempotent_call/partial": {},
     "money/accepted": {},
+    "write/approval": {"votes": 1},
     "browser/operator": {"words": 1},
 }
 
@@ -181,6 +182,7 @@ TELLING = {
     "sent-at-gate": ["is stopped (SIGSTOP)", "confirmed_absent"],
     "hasty-word": ["decides not_done", "repeats the call", "2 effects"],
     "stores": ["opens attempt 2", "2 effects"],
+    "unapproved": ["approves it", "after its approval had expired"],
 }
 
 

@@ -23,6 +23,7 @@ Two worlds with the same key have the same future, shifted in time. What is left
 
 from collections.abc import Hashable
 
+from doubtless.core.approvals import approved_until_ms
 from doubtless.core.evidence import proof_of, seen_at_work
 from doubtless.core.model import (
     Attempt,
@@ -74,6 +75,7 @@ def canonical(scene: Scene, world: World) -> tuple[Hashable, ...]:
         _truth(scene, world),
         attempts,
         _operation(record, now),
+        _approved(scene, world) if record.operation.needs_approval else None,
         _evidence(scene, world, absences),
         _news(scene, world) if scene.contract.events is not None else None,
     )
@@ -215,6 +217,11 @@ def _evidence(scene: Scene, world: World, absences: tuple[int, ...]) -> Hashable
         len(absences),
         bool(absences) and absences[-1] == now,
     )
+
+
+def _approved(scene: Scene, world: World) -> int | None:
+    """Until when people's approval stands: all that is read of them."""
+    return _cut(approved_until_ms(world.record, scene.contract, world.clock), world.now, -2)
 
 
 def _news(scene: Scene, world: World) -> Hashable:

@@ -12,7 +12,7 @@ from doubtless.core.contract import STALL_MARGIN_MS
 from doubtless.core.model import Cause, Observation, Seen, Shows, Stage, State
 from doubtless.core.progress import Liveness
 from doubtless.testing import explore_steps as steps
-from doubtless.testing.explore_people import agent, operator
+from doubtless.testing.explore_people import agent, operator, voters
 from doubtless.testing.explore_provider import requests, webhook, work
 from doubtless.testing.explore_steps import Broken
 from doubtless.testing.explore_world import (
@@ -59,6 +59,7 @@ def events(scene: Scene, world: World) -> Iterator[Event]:
     yield from webhook(scene, world)
     yield from agent(scene, world)
     yield from operator(scene, world)
+    yield from voters(scene, world)
     yield from _time(world, scene, due=bool(due))
 
 
@@ -119,6 +120,9 @@ def _check_send(scene: Scene, world: World, index: int, written: Sending) -> Non
     attempt = world.record.attempts[index]
     if world.now > attempt.lease_end_ms:
         raise Broken(f"gate: request {index + 1} was written after the end of its lease")
+    given = [approval.expires_ms for approval in world.record.approvals]
+    if world.operation.needs_approval and world.now > max(given, default=0) + STALL_MARGIN_MS:
+        raise Broken(f"approval: request {index + 1} was written after its approval had expired")
     first = [s.first_byte_ms for s in world.sendings if s.first_byte_ms is not None]
     key = scene.contract.key
     if key is None or not first or scene.harmless:

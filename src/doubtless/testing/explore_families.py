@@ -11,18 +11,19 @@ up to `lag`, three attempts. What no scene has:
 * a decision of an operator together with a stop, or with a crash where it resends;
 * a repeat or an event together with a crash or a stop;
 * a look-up that answers from a stray copy together with anything else;
-* two look-ups, approvals, and a clock that can't be trusted.
+* two look-ups, an approval by two people or for a session, and a clock that can't be trusted.
 
 An effect whose row of rules equals that of an earlier one has the same families before a plainer
-provider, which neither refuses nor answers 429, and no pairs of faults: the core reads the row, not
-the effect's name. Only `time_sensitive` is read by name: a transaction id proves that it was done.
+provider, which neither refuses nor answers 429, no approval and no pairs of faults: the core reads
+the row, not the effect's name. Only `time_sensitive` is read by name: there a transaction id proves
+that it was done.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from doubtless.core.contract import OnAbsent, Stores
+from doubtless.core.contract import ApprovalRules, OnAbsent, Stores
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.model import Effect
 from doubtless.testing.explore_scenes import EVENTS, contract, hurried
@@ -115,6 +116,14 @@ def _hearsay(scene: Scene) -> Scene:
     )
 
 
+def _approval(scene: Scene) -> Scene:
+    """A person has to approve it, and what they say soon expires."""
+    rules = replace(hurried(scene.contract), approval=ApprovalRules(expires_ms=3 * TICK))
+    few = _resends(scene)
+    faults = {"votes": 1} if few else {"votes": 2, "repeats": 1}
+    return with_faults(_narrow(replace(scene, contract=rules)), "approval", stalls=1, **faults)
+
+
 def _accepted(scene: Scene) -> Scene:
     taken = replace(_narrow(scene), accepts=True)
     return with_faults(taken, "accepted", crashes=0 if _resends(scene) else 1)
@@ -180,9 +189,10 @@ def families(effect: Effect) -> Iterator[Family]:
         yield _partial
 
 
-def pairs(effect: Effect) -> Iterator[Family]:
-    """Yield the pairs of faults that are few enough to be explored for an effect."""
+def more(effect: Effect) -> Iterator[Family]:
+    """Yield approvals, and the pairs of faults that are few enough to be explored for an effect."""
     row = RULES[effect]
+    yield _approval
     if row.resend in KIND["keyed"]:
         return
     yield _stop_and_crash
@@ -205,8 +215,8 @@ def _scenes() -> Iterator[Scene]:
     for effect in RULES:
         scene = plain(effect)
         if first_of_its_row(effect) is effect:
-            for pair in pairs(effect):
-                yield pair(scene)
+            for family in more(effect):
+                yield family(scene)
         else:
             scene = _narrow(scene)
         for family in families(effect):

@@ -10,7 +10,7 @@ from typing import Final
 from unittest.mock import patch
 
 from doubtless.core import evidence, permission, policy
-from doubtless.core.contract import Contract, LookupRules, Stores
+from doubtless.core.contract import ApprovalRules, Contract, LookupRules, Stores
 from doubtless.core.model import Attempt, Now, Record, State
 from doubtless.core.steps import Step, Wait
 from doubtless.testing import explore_steps as steps
@@ -94,6 +94,11 @@ def _keyless_gate(real: Callable[..., object]) -> Callable[..., object]:
     return gate
 
 
+def _for_ever(real: Callable[..., int]) -> Callable[..., int]:
+    del real
+    return lambda record, contract, now: evidence.FOREVER_MS  # noqa: ARG005 — as it is called
+
+
 def _one_is_enough(real: Callable[..., int]) -> Callable[..., int]:
     def counted(record: Record, look: LookupRules, from_ms: int, settled_from_ms: int) -> int:
         seen = real(record, look, from_ms, settled_from_ms)
@@ -168,6 +173,12 @@ def _forgetful(scene: Scene) -> Scene:
     return replace(scene, contract=replace(scene.contract, key=short))
 
 
+def _brief(scene: Scene) -> Scene:
+    """An approval stands for one tick."""
+    contract = replace(scene.contract, approval=ApprovalRules(expires_ms=TICK))
+    return replace(scene, contract=contract)
+
+
 def _busy(scene: Scene) -> Scene:
     return replace(scene, busy=True)
 
@@ -197,6 +208,13 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         makes=_no_fence,
         scene=_in("write/resend", stalls=1),
         breaks="gate",
+    ),
+    "unapproved": Mutant(
+        drops="the end of an approval, in the gate",
+        where=((permission, "approved_until_ms"),),
+        makes=_for_ever,
+        scene=_brief(_in("write/approval", votes=1, stalls=1)),
+        breaks="approval",
     ),
     "one-confirmation": Mutant(
         drops="every confirmation of an absence but one",

@@ -1,16 +1,17 @@
 """People and agents: whoever repeats a call, and an operator who never says what isn't so.
 
-"Not done" may be said while something can still arrive: it is true when it is said.
+Whoever approves may do so, or refuse, at any time that the engine lets them. "Not done" may be said
+while something can still arrive: it is true when it is said.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from doubtless.core import decisions, permission
+from doubtless.core import approvals, decisions, permission, settling
 from doubtless.core.contract import STALL_MARGIN_MS
 from doubtless.core.decisions import Word
 from doubtless.core.lifecycle import Need
-from doubtless.core.model import Cause, State
+from doubtless.core.model import Approval, Cause, Seen, State
 from doubtless.errors import DecisionRefused
 from doubtless.testing import explore_steps as steps
 from doubtless.testing.explore_steps import Broken
@@ -71,5 +72,54 @@ def _ruled(scene: Scene, world: World, word: Word) -> World | None:
     if ruling.change is not None:
         after = steps.stepped(world.operation, ruling.change.after)
         return steps.settled(scene, world, replace(world.record, operation=after))
+    if world.operation.needs_approval:  # whoever decides this authorises it by that
+        world = _approved(scene, world, retry=True)
     by = Need.OPERATOR if world.state is State.MANUAL_REVIEW else Need.PERMITTED
     return steps.begin(scene, world, resend=steps.is_doubtful(scene, world), by=by)
+
+
+# --- approvals -----------------------------------------------------------------------------------
+
+
+def voters(scene: Scene, world: World) -> Iterator[Event]:
+    """Yield a person's approval, or refusal, of what waits for it or was not tried yet."""
+    if not world.budget.votes or not world.operation.needs_approval:
+        return
+    left = replace(world, budget=replace(world.budget, votes=world.budget.votes - 1))
+    if world.state is State.AWAITING_APPROVAL and world.now < _asked_until_ms(world):
+        said = _approved(scene, left, retry=False)
+        yield "a person", "approves it", steps.settled(scene, said, said.record)
+    harmless = {Seen.NOT_SENT, Seen.NOT_PROCESSED}
+    untried = all(attempt.seen in harmless for attempt in world.record.attempts)
+    if untried and world.state in (State.AWAITING_APPROVAL, State.PREPARED):
+        denied = settling.enter(
+            world.operation,
+            State.REJECTED,
+            world.clock,
+            cause=Cause.DENIED,
+            contract=scene.contract,
+            holds=frozenset({Need.NO_TRACE}),
+        )
+        after = steps.stepped(world.operation, denied)
+        yield "a person", "refuses it", replace(left, record=replace(left.record, operation=after))
+
+
+def _asked_until_ms(world: World) -> int:
+    operation = world.operation
+    return min(operation.not_before_ms or operation.valid_until_ms, operation.valid_until_ms)
+
+
+def _approved(scene: Scene, world: World, *, retry: bool) -> World:
+    """Add an authorisation, bound to what is executed. Every one is another person's."""
+    operation, rules = world.operation, scene.contract.approval
+    lasts_ms = rules.expires_ms if rules is not None else 0
+    expires_ms = min(world.now + lasts_ms, operation.valid_until_ms)
+    given = Approval(
+        by=f"person {len(world.record.approvals) + 1}",
+        at_ms=world.now,
+        expires_ms=expires_ms,
+        digest=approvals.digest_of(operation, expires_ms),
+        retry=retry,
+    )
+    record = replace(world.record, approvals=(*world.record.approvals, given))
+    return replace(world, record=record)

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from doubtless.core import (
     answers,
+    approvals,
     decisions,
     permission,
     policy,
@@ -56,6 +57,10 @@ def _no_jitter(*_: object) -> float:
     return 1.0
 
 
+def _unhashed(operation: Operation, expires_ms: int) -> str:
+    return f"{operation.payload_hash}, {operation.request_digest}, {expires_ms}"
+
+
 def _no_inputs(*_: object) -> dict[str, Json]:
     return {}
 
@@ -65,7 +70,8 @@ def tuned() -> Iterator[None]:
     """Set the constants of the core that contracts can't, to a few ticks, while it runs.
 
     The jitter becomes 1, so that every instant lies on the grid; three attempts are the most there
-    can be; and the inputs of a decision, which are only journalled, aren't collected.
+    can be; the inputs of a decision, which are only journalled, aren't collected; and what an
+    approval is bound to isn't hashed.
     """
     values: dict[ModuleType, dict[str, Any]] = {
         schedule: {
@@ -77,6 +83,7 @@ def tuned() -> Iterator[None]:
         },
         progress: {"FOREIGN_OWNER_MS": 2 * TICK, "LEASE_EXTRA_MS": TICK},
         settling: {"explain": _no_inputs},
+        approvals: {"digest_of": _unhashed},
         permission: {"ATTEMPTS_MAX": 3},
         decisions: {"ATTEMPTS_MAX": 3},
         policy: {"IDLE_DUE_MS": REVIEW_TICKS * TICK},
@@ -148,6 +155,7 @@ def start(scene: Scene, *, now: int = START, operation_id: str = "op-1") -> Worl
         updated_ms=now,
         due_ms=now,
         valid_until_ms=now + rules.valid_for_ms,
+        needs_approval=rules.approval is not None,
     )
     record = Record(operation=operation)
     for step in settle(record, rules, Now(ms=now)):

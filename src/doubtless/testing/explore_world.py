@@ -67,6 +67,7 @@ class Budget:
     blind: int = 0  # look-ups that can't be asked
     stray: int = 0  # a first answer from a copy that trails by more than `lag`
     hooks: int = 0
+    votes: int = 0  # of people who have to approve it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
