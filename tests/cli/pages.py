@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from tests.service import routes_page
 
 from doubtless import cli
 from doubtless.core.contract import KeyFormat, OnAbsent, Stores
@@ -294,7 +295,16 @@ def _effects() -> Iterator[str]:
             )
 
 
-PAGES: Final = {"lifecycle.md": lifecycle, "cli.md": commands, "contracts.md": contracts}
+def routes() -> str:
+    return page("The routes of the service", *routes_page.lines())
+
+
+PAGES: Final = {
+    "lifecycle.md": lifecycle,
+    "cli.md": commands,
+    "contracts.md": contracts,
+    "routes.md": routes,
+}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

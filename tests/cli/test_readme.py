@@ -93,4 +93,7 @@ def test_every_command_is_in_the_table():
         "resolve",
         "contracts check",
         "migrate",
+        "serve",
+        "token",
+        "worker",
     }
