@@ -21,7 +21,7 @@ from doubtless.testing.simulate_gaps import Gaps, Gone
 T = TypeVar("T")
 
 UNITS: Final = {
-    "Doubtless.call": "prepare",
+    "Calls.call": "prepare",
     "Runner._act": "gate",
     "Runner._record": "record",
     "Worker._move_on": "step",
