@@ -63,7 +63,11 @@ class Serving:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
-        self.first_line = self._line(20)
+        try:
+            self.first_line = self._line(20)
+        except BaseException:
+            self.kill()
+            raise
         found = re.search(r"http://([0-9.]+):(\d+)", self.first_line)
         self.port = int(found[2]) if found else 0
 
@@ -129,14 +133,14 @@ class Serving:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def read_all(link: socket.socket) -> bytes:
