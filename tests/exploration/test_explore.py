@@ -12,7 +12,7 @@ from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.model import Effect
 from doubtless.testing import explore
 from doubtless.testing.explore_canonical import canonical
-from doubtless.testing.explore_families import BY_NAME, SCENES, first_of_its_row
+from doubtless.testing.explore_families import ALIKE, BY_NAME, SCENES, first_of_its_row
 from doubtless.testing.explore_mutants import MUTANTS
 from doubtless.testing.explore_pairs import PAIRS, pair_model
 from doubtless.testing.explore_scenes import hurried, model, tuned
@@ -93,9 +93,13 @@ def test_every_kind_of_event_happens_somewhere_in_the_slices(slices, what):
 def test_every_effect_has_scenes_for_the_faults_that_matter_to_it():
     for effect, row in RULES.items():
         families = {name.partition("/")[2] for name in SCENES if name.startswith(f"{effect}/")}
-        assert {"crash", "late", "stall", "operator", "repeat"} <= families
+        assert {"crash", "late"} <= families
         assert ("lookups" in families) is row.looks_up
-        assert ("webhook" in families) is (effect not in NO_EFFECT)
+        if effect in ALIKE:
+            assert RULES[ALIKE[effect]] == row
+            continue
+        assert {"stall", "operator", "repeat", "approval"} <= families
+        assert ("webhook" in families) is ("hearsay" in families) is (effect not in NO_EFFECT)
 
 
 def test_a_plainer_provider_stands_only_before_effects_whose_rules_are_those_of_another_one():

@@ -1,7 +1,8 @@
 """Explore every reachable state of the lifecycle, breadth first, against the real rules.
 
 Every scene is one search, which ends exhausted or with the story of a violation. A mutant is a rule
-switched off: its search has to end with a story.
+switched off: its search has to end with a story. Effects with the very same rules have all their
+families of faults explored for the first of them, and a few for each of the others.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from doubtless.core.model import Effect
-from doubtless.testing.explore_families import SCENES
+from doubtless.testing.explore_families import ALIKE, SCENES
 from doubtless.testing.explore_mutants import MUTANTS, switched_off
 from doubtless.testing.explore_pairs import PAIRS, pair_model
 from doubtless.testing.explore_scenes import model, tuned
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
         held = _run(pool, partial(explored, twins=options.twins), scenes, _held)
         caught = _run(pool, missed, mutants, _caught)
+    if options.all:
+        print(*(f"{effect} has the rules of {first}" for effect, first in ALIKE.items()), sep="; ")
     if scenes or mutants:
         print(_summary(held, caught, time.monotonic() - began))
     return 0 if all((*held.values(), *caught.values())) else 1

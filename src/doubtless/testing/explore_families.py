@@ -13,10 +13,9 @@ up to `lag`, three attempts. What no scene has:
 * a look-up that answers from a stray copy together with anything else;
 * two look-ups, an approval by two people or for a session, and a clock that can't be trusted.
 
-An effect whose row of rules equals that of an earlier one has the same families before a plainer
-provider, which neither refuses nor answers 429, no approval and no pairs of faults: the core reads
-the row, not the effect's name. Only `time_sensitive` is read by name: there a transaction id proves
-that it was done.
+An effect whose row of rules equals that of an earlier one has the first few families alone, before
+a plainer provider, which neither refuses nor answers 429: the core reads the row, not the effect's
+name. Only `time_sensitive` is read by name: there a transaction id proves that it was done.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -169,14 +168,21 @@ def _narrow(scene: Scene) -> Scene:
 
 Family = Callable[[Scene], Scene]
 
-ALWAYS: Final[tuple[Family, ...]] = (_crash, _late, _stall, _operator, _repeat)
-LOOKED_UP: Final[tuple[Family, ...]] = (_recorded, _lookups, _accepted)
+ALWAYS: Final[tuple[Family, ...]] = (_crash, _late)
+FULLY: Final[tuple[Family, ...]] = (_stall, _operator, _repeat)
+LOOKED_UP: Final[tuple[Family, ...]] = (_recorded, _accepted)
 
 
 def families(effect: Effect) -> Iterator[Family]:
     """Yield the families that can matter to an effect."""
     row = RULES[effect]
     yield from ALWAYS
+    if row.looks_up:
+        yield _lookups
+    if first_of_its_row(effect) is not effect:
+        return
+    yield from FULLY
+    yield from more(effect)
     if effect in NO_EFFECT:
         return
     yield _webhook
@@ -214,14 +220,16 @@ def first_of_its_row(effect: Effect) -> Effect:
 def _scenes() -> Iterator[Scene]:
     for effect in RULES:
         scene = plain(effect)
-        if first_of_its_row(effect) is effect:
-            for family in more(effect):
-                yield family(scene)
-        else:
+        if first_of_its_row(effect) is not effect:
             scene = _narrow(scene)
         for family in families(effect):
             yield family(scene)
 
+
+ALIKE: Final[Mapping[Effect, Effect]] = {
+    effect: first_of_its_row(effect) for effect in RULES if first_of_its_row(effect) is not effect
+}
+"""The effects that have the first few families alone, and which one has them all in their place."""
 
 SCENES: Final[Mapping[str, Scene]] = {scene.name: scene for scene in _scenes()}
 """Every scene by its name: the effect and the family."""
