@@ -236,7 +236,7 @@ MATCH: Final = """
            reason = null
      where tenant = :tenant and position = :position and operation_id is null and copy_of is null
 """
-FORGET_VALUES: Final = "delete from event_value where event = :event"
+FORGET_VALUES: Final = "delete from event_value where tenant = :tenant and event = :event"
 
 
 def match(
@@ -265,7 +265,7 @@ def match(
     )
     if not changed:
         return None
-    tx.run(FORGET_VALUES, event=event.position)
+    tx.run(FORGET_VALUES, tenant=tenant, event=event.position)
     if note is not None:
         inputs: dict[str, Json] = {
             "decision": "match",
