@@ -128,9 +128,7 @@ def test_the_core_tells_effects_apart_by_their_rules_alone():
 
 TWINS = {
     "write/hearsay": {"hooks": 1},
-    "write/recorded": {"crashes": 1},
     "idempotent_call/partial": {},
-    "money/accepted": {},
     "write/approval": {"votes": 1},
     "browser/operator": {"words": 1},
 }
