@@ -5,13 +5,27 @@ each method here is the asynchronous one, called over there.
 """
 
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
-from contextlib import ExitStack
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack, suppress
+from contextvars import Token
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
+import anyio
+from anyio.abc import TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from doubtless.core.model import Json, Principal
@@ -22,6 +36,8 @@ from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.deliveries import Callback
 from doubtless.engine.events import Events
 from doubtless.engine.figures import Figures
+from doubtless.engine.inside import INSIDE, Span
+from doubtless.engine.outbox import Outbox, UserTx
 from doubtless.engine.people import People
 from doubtless.engine.reads import Reads
 from doubtless.engine.registry import Registry
@@ -36,6 +52,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Ending: TypeAlias = Future[None]
 
 
 class Loop(Protocol):
@@ -49,14 +66,25 @@ class Loop(Protocol):
         """Return what a plain call returns, or raise what it raises."""
         ...
 
+    def start(self, call: Callable[..., Coroutine[object, object, None]]) -> tuple[Ending, object]:
+        """Start a coroutine that says `task_status.started(value)`; return its end, and that."""
+        ...
+
+
+class Waits:
+    """Has methods that wait for those of something on the event loop."""
+
+    _surface: object
+    _loop: Loop
+
 
 def blocking(
     method: Callable[Concatenate[T, P], Coroutine[object, object, R]],
-) -> "Callable[Concatenate[Hands, P], R]":
+) -> Callable[Concatenate[Waits, P], R]:
     """Return a method that calls the one of that name over there, and waits for it."""
     name = method.__name__
 
-    def waits(self: "Hands", /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def waits(self: Waits, /, *args: P.args, **kwargs: P.kwargs) -> R:
         over_there: Callable[P, Coroutine[object, object, R]] = getattr(self._surface, name)
         return self._loop.run(lambda: over_there(*args, **kwargs))
 
@@ -65,8 +93,10 @@ def blocking(
     return waits
 
 
-class Hands:
+class Hands(Waits):
     """What one principal does with an application, blocking. Any thread may use it."""
+
+    _surface: "Doubtless | Actor"
 
     def __init__(self, surface: "Doubtless | Actor", loop: Loop) -> None:
         self._surface, self._loop = surface, loop
@@ -88,6 +118,11 @@ class Hands:
     events = blocking(Events.events)
     match = blocking(Events.match)
     settlements = blocking(Settlements.settlements)
+    prepare = blocking(Outbox.prepare)
+
+    def transaction(self) -> "BlockingTx":
+        """Open a transaction, as `Outbox.transaction` says: `with app.transaction() as tx`."""
+        return BlockingTx(self._surface, self._loop)
 
     @property
     def registry(self) -> Registry:
@@ -175,6 +210,55 @@ class BlockingTool(Generic[P, R]):
         return BlockingTool(self.tool.with_id(operation_id), self._loop)
 
 
+class BlockingTx(Waits):
+    """A transaction of the user's, for the thread that opened it."""
+
+    def __init__(self, app: "Doubtless | Actor", loop: Loop) -> None:
+        self._app, self._loop = app, loop
+        self._left = anyio.Event()
+        self._rolls_back = False
+        self._held: tuple[Ending, Token[Span | None]] | None = None
+
+    run = blocking(UserTx.run)
+    row = blocking(UserTx.row)
+    rows = blocking(UserTx.rows)
+    prepare = blocking(UserTx.prepare)
+
+    def __enter__(self) -> Self:
+        """Take the ledger's write lock, as `UserTx.__aenter__` does."""
+        end, self._surface = self._loop.start(self._hold)
+        # What this thread calls over there is told by its context that it is inside.
+        self._held = (end, INSIDE.set(cast("UserTx", self._surface)))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit; or roll back and raise, as `UserTx.__aexit__` does."""
+        assert self._held is not None  # noqa: S101 - it was entered
+        end, outside = self._held
+        INSIDE.reset(outside)
+        self._rolls_back = error is not None
+        self._loop.do(self._left.set)
+        with suppress(_RolledBack):
+            end.result()
+
+    async def _hold(self, *, task_status: TaskStatus[object]) -> None:
+        """Hold it open in one task from its beginning to its end."""
+        async with self._app.transaction() as tx:
+            task_status.started(tx)
+            await self._left.wait()
+            if self._rolls_back:
+                raise _RolledBack  # whatever left the block may be more than a task can raise
+
+
+class _RolledBack(Exception):
+    """A transaction's block was left by an exception, which goes on where it was raised."""
+
+
 class _LoopThread:
     """An event loop in a thread of its own, with the application open on it."""
 
@@ -211,11 +295,18 @@ class _LoopThread:
 
         return self.run(called)
 
-    def run(self, call: Callable[[], Coroutine[object, object, T]]) -> T:
+    def start(self, call: Callable[..., Coroutine[object, object, None]]) -> tuple[Ending, object]:
+        return self._open_portal.start_task(call)
+
+    @property
+    def _open_portal(self) -> BlockingPortal:
         if self._portal is None:
             raise DoubtlessError("the application is not open: use `with Doubtless.sync(…) as app`")
+        return self._portal
+
+    def run(self, call: Callable[[], Coroutine[object, object, T]]) -> T:
         try:
-            future = self._portal.start_task_soon(call)
+            future = self._open_portal.start_task_soon(call)
         except RuntimeError as error:  # the loop's own thread can't wait for the loop
             raise DoubtlessError(f"it can't be used here: {error}") from error
         try:

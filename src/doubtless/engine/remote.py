@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Never, ParamSpec, Self, TypeVar, cast
+from uuid import uuid4
 
 import anyio
 import anyio.abc
@@ -17,7 +18,7 @@ from doubtless.core.model import Json, Principal, Role, State
 from doubtless.core.outcome import Outcome
 from doubtless.engine.actor import Actor
 from doubtless.engine.app import Doubtless
-from doubtless.engine.deliveries import Bell, Callback, Delivery, Subscriber
+from doubtless.engine.deliveries import Bell, Callback, Delivery, Position, Subscriber
 from doubtless.engine.figures import Reading
 from doubtless.engine.registry import Registry
 from doubtless.engine.remote_asking import PAGE_MAX, Service, checked, members, part
@@ -265,9 +266,13 @@ class RemoteDoubtless(RemotePeople, Doubtless):
         if self._tasks is not None:
             self._deliver(subscriber)
 
+    def position(self, name: str, *, holder: str, after: int = 0) -> Position:
+        """Do as `Settlements.position` says."""
+        return RemotePosition(self._wire, checked_name(name), holder, after)
+
     def _deliver(self, subscriber: Subscriber) -> None:
         assert self._tasks is not None  # noqa: S101 - callers have seen it
-        position = RemotePosition(self._wire, subscriber.name, subscriber.after)
+        position = self.position(subscriber.name, holder=uuid4().hex, after=subscriber.after)
         self._tasks.start_soon(Delivery(subscriber, position, Bell()).run)
 
     # --- what only the ledger's own process can do -----------------------------------------------
@@ -298,6 +303,30 @@ class RemoteDoubtless(RemotePeople, Doubtless):
             SettingsError: Always.
         """
         raise SettingsError(f"GET {self._wire.url}/metrics tells them, to everybody")
+
+    def check_webhooks(self) -> None:
+        """Refuse: webhooks come to the service, which has their secrets.
+
+        Raises:
+            SettingsError: Always.
+        """
+        raise SettingsError("webhooks come to the service, which alone has their secrets")
+
+    def webhook_secrets(self, source: str) -> tuple[str, ...]:
+        """Refuse, as `check_webhooks` does.
+
+        Raises:
+            SettingsError: Always.
+        """
+        raise SettingsError("webhooks come to the service, which alone has their secrets")
+
+    async def drain(self, *, grace_s: float) -> None:
+        """Refuse: the service is stopped where it runs.
+
+        Raises:
+            SettingsError: Always.
+        """
+        raise SettingsError("the service is stopped where it runs: send it SIGTERM")
 
     @property
     def ledger(self) -> Ledger:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from typing import cast
-from uuid import uuid4
 
 from doubtless.core.model import Json
 from doubtless.engine.remote_asking import PAGE_MAX, Service
@@ -19,9 +18,9 @@ async def settlements(service: Service, after: int, limit: int) -> SettlementPag
 class RemotePosition:
     """A subscriber's position, kept by the service."""
 
-    def __init__(self, service: Service, name: str, begins: int) -> None:
-        self._service, self._name, self._begins = service, name, begins
-        self._holder = uuid4().hex
+    def __init__(self, service: Service, name: str, holder: str, begins: int) -> None:
+        self._service, self._name = service, name
+        self._holder, self._begins = holder, begins
 
     async def read(self) -> int:
         """Return up to which it was told."""

@@ -6,7 +6,7 @@ from uuid import uuid4
 from doubtless.core.model import Principal, Role
 from doubtless.core.outcome import instant
 from doubtless.core.progress import Liveness
-from doubtless.engine.deliveries import HOLD_S, Callback, Delivery, Subscriber
+from doubtless.engine.deliveries import HOLD_S, Callback, Delivery, Position, Subscriber
 from doubtless.engine.opened import OpenApp
 from doubtless.engine.stream import Settlement, SettlementPage
 from doubtless.engine.surface import Surface
@@ -57,7 +57,7 @@ class Settlements(Surface):
         subscriber = Subscriber(name=checked_name(name), callback=callback, after=after)
         start(opened, self._principal, subscriber)
 
-    def position(self, name: str, *, holder: str, after: int = 0) -> "LedgerPosition":
+    def position(self, name: str, *, holder: str, after: int = 0) -> Position:
         """Return up to which settlement a subscriber was told, for whoever delivers to it.
 
         Args:
