@@ -44,7 +44,7 @@ class Answer:
         found = self.json
         assert {"type", "title", "status", "code", "detail"} <= found.keys()
         assert found["status"] == self.status
-        return found["code"]
+        return str(found["code"])
 
 
 class Serving:

@@ -3,12 +3,14 @@
 import contextlib
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi.checks import positive_data_acceptance
+from starlette.routing import Route
 from tests.service.serving import ROLES
 
 from doubtless.core.outcome import Outcome
@@ -65,7 +67,7 @@ def test_the_service_answers_as_its_document_says(stage, row, mode):
 @pytest.mark.proves("SERVICE-21")
 def test_every_route_of_the_service_is_in_the_document(stage):
     asgi = create_app(Doubtless("sqlite://"))
-    routes = {route.path for route in asgi.routes}
+    routes = {route.path for route in asgi.routes if isinstance(route, Route)}
     document = stage.serving.ask("GET", openapi.PATH).json
     assert document["paths"].keys() == routes
     for row in api.ROWS:
@@ -76,13 +78,13 @@ def test_every_route_of_the_service_is_in_the_document(stage):
 
 @pytest.mark.proves("SERVICE-21")
 def test_every_schema_that_is_named_is_there():
-    document = openapi.document(api.ROWS)
+    document: Any = openapi.document(api.ROWS)
     named = set(re.findall(rf"{openapi.REF}(\w+)", str(document)))
     assert named <= document["components"]["schemas"].keys()
 
 
 @pytest.mark.proves("SERVICE-21")
 def test_the_outcomes_schema_has_the_outcomes_fields():
-    schema = openapi.SCHEMAS["Outcome"]
+    schema: Any = openapi.SCHEMAS["Outcome"]
     assert schema["properties"].keys() == {each.name for each in fields(Outcome)} | {"status_url"}
     assert set(schema["required"]) == {each.name for each in fields(Outcome)} - {"read"}

@@ -5,7 +5,7 @@ import json
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,6 +51,10 @@ def state(stage: Stage, operation_id: str, serving: Serving | None = None) -> st
     path = f"/v1/operations/{operation_id}"
     asked = serving or stage.serving
     return str(asked.ask("GET", path, token=stage.tokens["agent"]).json["state"])
+
+
+def has_succeeded(stage: Stage, operation_id: str) -> bool:
+    return state(stage, operation_id) == "succeeded"
 
 
 @pytest.mark.proves("SERVICE-23")
@@ -104,7 +108,7 @@ def test_two_workers_and_a_service_without_one_double_nothing(provider, contract
             assert "working" in one.first_line
             names = [f"shared-{number}" for number in range(count)] + [last]
             for name in names:
-                until(lambda name=name: state(stage, name) == "succeeded", timeout_s=30)
+                until(partial(has_succeeded, stage, name), timeout_s=30)
             assert [one.stop(), two.stop()] == [0, 0]
             assert one.log_lines() == two.log_lines() == []
     assert set(provider.counts().values()) == {1}
@@ -217,7 +221,7 @@ def test_a_client_that_goes_away_stops_nothing(provider, patient, tmp_path):
 
 
 @pytest.fixture
-def shell(tmp_path, contracts) -> Iterator[Shell]:
+def shell(tmp_path, contracts) -> Shell:
     (tmp_path / "contracts.toml").write_text(contracts, encoding="utf-8")
     return Shell(tmp_path)
 

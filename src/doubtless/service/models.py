@@ -41,7 +41,7 @@ ToolName = Annotated[str, StringConstraints(min_length=1, max_length=128, patter
 Word128 = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=PLAIN)]
 Note = Annotated[
     str,
-    StringConstraints(max_length=4_000, pattern=r"\S"),
+    StringConstraints(max_length=4_000, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$"),
     Field(description="What was seen, and where.", examples=["seen in the provider's console"]),
 ]
 
