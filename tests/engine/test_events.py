@@ -314,6 +314,46 @@ async def test_an_event_that_names_several_operations_belongs_to_none(app, acts)
     assert (found.operation_id, found.reason) == (None, "ambiguous")
 
 
+async def test_what_names_several_is_left_to_a_person_whoever_appears(app, acts):
+    for name in ("o1", "o2"):
+        told = await unknown(app, acts, name)
+        await tells(app, said("pending", event_id=f"of {name}", ref=told.ref, id="p1"))
+    await tells(app, said(event_id="e9", id="p1"))
+    acts.names = "p1"
+    await app.call("act", {"what": "o3"}, operation_id="o3")
+    assert [event.reason for event in await inbox(app, matched=False)] == ["ambiguous"]
+
+
+async def test_what_names_another_by_reference_waits_for_that_one(app, acts):
+    await tells(app, said(event_id="e1", ref="another's", id="p1"))
+    acts.goes_on.set()
+    acts.names = "p1"
+    assert (await app.call("act", {"what": "x"}, operation_id="o1")).state == "succeeded"
+    assert await evidence(app) == []
+    assert [event.reason for event in await inbox(app, matched=False)] == ["no_operation"]
+
+
+@pytest.mark.proves("INBOX-2")
+async def test_an_event_of_which_no_tool_spoke_is_read_again_once_one_does(tmp_path, acts):
+    silent = application(tmp_path)
+    acts.declare(silent, events={**EVENTS, "types": ["refused"]})
+    async with silent:
+        told = await unknown(silent, acts)
+        await tells(silent, said(event_id="e1", ref=told.ref, id="p1", version=1))
+        await tells(silent, said(event_id="e2", name="o2"))
+        await tells(silent, said(event_id="e3"))
+        assert {event.reason for event in await inbox(silent)} == {"no_tool"}
+    app = application(tmp_path)
+    acts.declare(app)
+    async with app:
+        assert (await app.outcome("o1")).state == "succeeded"
+        found = {event.event_id: event.reason for event in await inbox(app)}
+        assert found == {"e1": None, "e2": "no_operation", "e3": "no_value"}
+        assert (await app.call("act", {"what": "y"}, operation_id="o2")).state == "succeeded"
+        copy = await tells(app, said(event_id="e4", ref=told.ref, id="p1", version=1))
+        assert copy.copy_of is not None
+
+
 async def test_an_event_of_another_source_never_matches(tmp_path, acts):
     app = application(tmp_path)
     acts.declare(app)

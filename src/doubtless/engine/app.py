@@ -20,7 +20,7 @@ from doubtless.engine.calls import Calls
 from doubtless.engine.contracts import Contracts, ToolKeys, build_contract, load_contracts
 from doubtless.engine.credentials import Credentials
 from doubtless.engine.deliveries import Callback, Subscriber
-from doubtless.engine.events import Events
+from doubtless.engine.events import Events, reread
 from doubtless.engine.figures import Figures
 from doubtless.engine.opened import TRANSACTION_S, OpenApp
 from doubtless.engine.outbox import Outbox, checked_timeout_s
@@ -177,6 +177,7 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         opened = OpenApp(ledger, book, http, tasks, self._credentials)
         opened.transaction_timeout_s = self._transaction_timeout_s
         if self._with_worker:
+            await reread(opened)
             tasks.start_soon(opened.work)
         for subscriber in self._subscribers.values():
             start(opened, self._principal, subscriber)

@@ -108,12 +108,7 @@ def arrival(
     if occurred_ms is None:
         for place in _places(rules, "occurred_at", headers):
             occurred_ms = instant_ms(_value(place, body, headers))
-    readings, unreadable = [], False
-    for contract in speaking(registry, source, kind):
-        try:
-            readings.append(_reading(contract, body))
-        except ExpressionError:
-            unreadable = True
+    readings, unreadable = readings_of(registry, source, kind, body)
     return Arrival(
         source=source,
         # Without an id of its own, it is known by what it says.
@@ -122,7 +117,7 @@ def arrival(
         occurred_ms=occurred_ms,
         content=content,
         digest=digest,
-        readings=tuple(readings),
+        readings=readings,
         unreadable=unreadable,
         unsigned_id=_is_unsigned(rules, headers),
     )
@@ -223,6 +218,24 @@ def instant_ms(value: Json) -> int | None:
 
 
 # --- what it tells about a tool ------------------------------------------------------------------
+
+
+def readings_of(
+    registry: Registry, source: str, kind: str | None, body: Json
+) -> tuple[tuple[Reading, ...], bool]:
+    """Return what an event tells about each tool that speaks of it, and if one can't be read."""
+    readings, unreadable = [], False
+    for contract in speaking(registry, source, kind):
+        try:
+            readings.append(_reading(contract, body))
+        except ExpressionError:
+            unreadable = True
+    return tuple(readings), unreadable
+
+
+def kinds_of(contract: Contract) -> tuple[str, ...]:
+    """Return the types of events that speak about a tool."""
+    return contract.events.types if contract.events is not None else ()
 
 
 def speaking(registry: Registry, source: str, kind: str | None) -> Iterator[Contract]:

@@ -10,6 +10,7 @@ from doubtless.core.outcome import Outcome, instant
 from doubtless.engine import ingest
 from doubtless.engine.event_reading import Arrival, arrival, body_of, instant_ms
 from doubtless.engine.ingest import Taken
+from doubtless.engine.opened import OpenApp
 from doubtless.engine.registry import Registry
 from doubtless.engine.surface import Surface
 from doubtless.engine.waiting import Known
@@ -19,6 +20,7 @@ from doubtless.ledger.inbox import Event
 from doubtless.ledger.store import Transaction
 
 LIMIT_MAX = 1_000  # of one page
+REREAD_BATCH = 200  # events that are placed anew in one unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +192,21 @@ class Events(Surface):
             then=told,
         )
         return opened.outcome(Known(taken.record or record))
+
+
+async def reread(opened: OpenApp) -> None:
+    """Place events of which no tool spoke when they came, and one does by now."""
+    if not any(tool.contract.events is not None for tool in opened.book.registry):
+        return
+    while True:
+        taken = await opened.ledger.commit(
+            lambda tx: ingest.reread(opened.book, tx, limit=REREAD_BATCH)
+        )
+        for each in taken:
+            if each.record is not None:
+                opened.changed(each.record)
+        if len(taken) < REREAD_BATCH:
+            return
 
 
 def sources_with_events(registry: Registry) -> list[str]:

@@ -12,7 +12,15 @@ from doubtless import telemetry
 from doubtless.core.model import Operation, Principal, Record, Role
 from doubtless.engine import counting, early, steps
 from doubtless.engine.book import Book
-from doubtless.engine.event_reading import MATCHES, Arrival, Reading, body_of, rules_of
+from doubtless.engine.event_reading import (
+    MATCHES,
+    Arrival,
+    Reading,
+    body_of,
+    kinds_of,
+    readings_of,
+    rules_of,
+)
 from doubtless.engine.expressions import ExpressionError
 from doubtless.errors import DecisionRefused, EventNotFound
 from doubtless.ledger import inbox, listing, operations
@@ -62,17 +70,58 @@ def take_in(book: Book, tx: Transaction, arrival: Arrival, *, delivered_by: Prin
         return Taken(event=event, new=True)
     if arrival.unsigned_id:
         inbox.tell(tx, tenant, event, SOURCE_ITSELF, arrival.digest)
+    return _placed(book, tx, event, fresh, arrival.content, why=_why(arrival))
+
+
+def _placed(
+    book: Book,
+    tx: Transaction,
+    event: Event,
+    fresh: Sequence[Reading],
+    content: bytes,
+    *,
+    why: Unmatched,
+) -> Taken:
+    """Weigh an event if the operation that it names is there; else leave it to be found."""
     for reading in fresh:
         if reading.news is not None:
-            inbox.tell(tx, tenant, event, reading.tool, reading.news)
-    found = find(book, tx, source, fresh)
+            inbox.tell(tx, book.tenant, event, reading.tool, reading.news)
+    found = find(book, tx, event.source, fresh)
     if len(found) == 1:
-        return _weighed(book, tx, event, found[0], arrival.content)
-    reason = Unmatched.AMBIGUOUS if found else _why(arrival)
-    values = {reading.tool: reading.values for reading in fresh}
+        return _weighed(book, tx, event, found[0], content)
+    reason = Unmatched.AMBIGUOUS if found else why
+    # What names several operations already is left to a person.
+    values = {} if found else {reading.tool: decides(reading) for reading in fresh}
     if reason in COUNTED:
-        counting.unmatched(tx, tenant, source, COUNTED[reason])
-    return Taken(event=inbox.wait(tx, tenant, event, reason, values), new=True)
+        counting.unmatched(tx, book.tenant, event.source, COUNTED[reason])
+    return Taken(event=inbox.wait(tx, book.tenant, event, reason, values), new=True)
+
+
+def decides(reading: Reading) -> dict[str, str]:
+    """Return the one name by which an event is tied to an operation: the first that it carries."""
+    name = next((each for each in MATCHES if each in reading.values), None)
+    return {} if name is None else {name: reading.values[name]}
+
+
+def reread(book: Book, tx: Transaction, *, limit: int) -> list[Taken]:
+    """Place events of which no tool spoke when they came, and one does now.
+
+    Args:
+        book: The ledger as the engine sees it.
+        tx: One that may write.
+        limit: How many at most.
+    """
+    taken: list[Taken] = []
+    told = {(t.contract.source.name, k) for t in book.registry for k in kinds_of(t.contract)}
+    for source, kind in sorted(told):
+        for event in inbox.untold(tx, book.tenant, source, kind, limit - len(taken)):
+            content = inbox.content(tx, book.tenant, event.position) or b"null"
+            fresh, unreadable = readings_of(book.registry, source, kind, body_of(content))
+            named = any(reading.values for reading in fresh)
+            why = Unmatched.NO_OPERATION if named else Unmatched.NO_VALUE
+            why = Unmatched.UNREADABLE if unreadable else why
+            taken.append(_placed(book, tx, event, fresh, content, why=why))
+    return taken
 
 
 def _news(book: Book, tx: Transaction, arrival: Arrival) -> tuple[tuple[Reading, ...], int | None]:
@@ -109,12 +158,10 @@ def find(book: Book, tx: Transaction, source: str, readings: Iterable[Reading]) 
     """Return the operations that an event names: of each tool by the first name that it carries."""
     found: dict[str, Operation] = {}
     for reading in readings:
-        name = next((each for each in MATCHES if each in reading.values), None)
-        if name is None:
-            continue
-        for operation in _named(book, tx, source, name, reading.values[name]):
-            if operation.tool == reading.tool and operation.source == source:
-                found[operation.id] = operation
+        for name, value in decides(reading).items():
+            for operation in _named(book, tx, source, name, value):
+                if operation.tool == reading.tool and operation.source == source:
+                    found[operation.id] = operation
     return list(found.values())
 
 

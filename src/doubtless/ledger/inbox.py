@@ -199,6 +199,24 @@ def wait(
     return EVENT.replace(event, reason=reason)
 
 
+UNTOLD: Final = statement(
+    """
+    select {columns}
+      from event
+     where tenant = :tenant and source = :source and type = :type and reason = 'no_tool'
+  order by position
+     limit :limit
+    """,
+    EVENT,
+)
+
+
+def untold(tx: Transaction, tenant: str, source: str, kind: str, limit: int) -> list[Event]:
+    """Return events of a type of which no tool spoke when they came, in the order of arrival."""
+    rows = tx.tuples(UNTOLD, tenant=tenant, source=source, type=kind, limit=limit)
+    return [EVENT.from_row(row) for row in rows]
+
+
 WAITING: Final = """
     select {columns}
       from event
