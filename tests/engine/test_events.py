@@ -187,6 +187,25 @@ async def test_an_event_outlives_the_process_that_took_it_in(tmp_path, acts):
         assert (await again.call("act", {"what": "x"}, operation_id="o1")).state == "succeeded"
 
 
+@pytest.mark.proves("INBOX-2")
+async def test_an_event_for_what_still_waits_for_its_turn_is_held(app, acts):
+    acts.answer = "done"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app.call, "act", {"what": "first"})
+        await comes_true(lambda: bool(acts.calls))
+        first = acts.calls[0].operation_id
+        told = await app.call("act", {"what": "second"}, operation_id="o2", after=[first], wait_s=0)
+        assert told.state == "prepared"
+        found = await tells(app, said(ref=told.ref))
+        assert found.operation_id == "o2"
+        held = await app.outcome("o2")
+        assert (held.state, held.attempts) == ("prepared", 0)
+        acts.goes_on.set()
+    await ends(app, "succeeded", "o2")
+    assert [call.operation_id for call in acts.calls] == [first, "o2"], "it was sent all the same"
+    assert len(await evidence(app, "o2")) == 1
+
+
 # --- copies --------------------------------------------------------------------------------------
 
 
@@ -565,6 +584,12 @@ async def test_an_event_without_a_usable_id_is_known_by_what_it_says(app, odd):
     other = await app.ingest(SOURCE, {"id": odd, "n": 2})
     assert first.event_id.startswith("sha256:")
     assert (again.new, again.id, other.new) == (False, first.id, True)
+
+
+async def test_an_event_that_is_nested_very_deep_is_kept(app):
+    deep = b'{"id": "deep", "type": "paid", "data": {"version": 1, "id": ' + b"[" * 900
+    found = await app.ingest(SOURCE, deep + b"]" * 900 + b"}}")
+    assert (found.new, found.reason) == (True, "no_value")
 
 
 async def test_events_are_listed_newest_first_in_pages(app):

@@ -306,5 +306,8 @@ def _news(rules: EventRules, body: Json, shows: Shows) -> str | None:
     parts = [evaluate(place, body) for place in rules.object]
     if not parts or any(part is None for part in parts):
         return None
-    text = json.dumps([shows.value, *parts], sort_keys=True, separators=(",", ":"))
+    try:
+        text = json.dumps([shows.value, *parts], sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        return None  # no version is nested so deep
     return sha256(text.encode()).hexdigest()
