@@ -524,7 +524,8 @@ async def test_a_missing_event_is_told_where_nothing_can_be_looked_up(tmp_path, 
         assert after.state == "unknown"
         assert after.reconcile is not None
         assert after.reconcile["deadline"] == deadline
-        causes = [entry.get("operation", {}).get("cause") for entry in await app.timeline("o1")]
+        entries: list[dict[str, Any]] = await app.timeline("o1")
+        causes = [entry.get("operation", {}).get("cause") for entry in entries]
         assert [each for each in causes if each] == ["tool_error", "webhook_missing"]
         await tells(app, said(ref=told.ref))
         assert (await app.outcome("o1")).state == "succeeded"

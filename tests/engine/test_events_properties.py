@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from doubtless.core.model import (
     Cause,
+    Json,
     Observation,
     Operation,
     Principal,
@@ -76,7 +77,13 @@ class Telling:
 
     def tell(self, sent: Sent) -> ingest.Taken:
         (status, version), copy = sent
-        event = {"type": "moved", "name": "o1", "id": "p1", "version": version, "status": status}
+        event: dict[str, Json] = {
+            "type": "moved",
+            "name": "o1",
+            "id": "p1",
+            "version": version,
+            "status": status,
+        }
         arrived = arrived_event(
             self.book.registry,
             "payments",
