@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from doubtless.core.model import Effect
     from doubtless.core.outcome import Outcome
     from doubtless.engine.app import Doubtless
+    from doubtless.engine.blocking import BlockingDoubtless
     from doubtless.engine.contracts import Key, Lookup
     from doubtless.engine.lookups import Absent, CouldNotAsk, Operation, Present
     from doubtless.engine.reports import SessionRecord
+    from doubtless.engine.stream import Settlement
     from doubtless.engine.tools import Call
     from doubtless.errors import DoubtlessError, NotSent, Rejected
 
@@ -21,6 +23,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Absent",
+    "BlockingDoubtless",
     "Call",
     "CouldNotAsk",
     "Doubtless",
@@ -34,11 +37,13 @@ __all__ = [
     "Present",
     "Rejected",
     "SessionRecord",
+    "Settlement",
 ]
 
 # The engine takes most of a second to import; a command that only prints its help doesn't need it.
 _HOMES = {
     "Absent": "doubtless.engine.lookups",
+    "BlockingDoubtless": "doubtless.engine.blocking",
     "Call": "doubtless.engine.tools",
     "CouldNotAsk": "doubtless.engine.lookups",
     "Doubtless": "doubtless.engine.app",
@@ -52,6 +57,7 @@ _HOMES = {
     "Present": "doubtless.engine.lookups",
     "Rejected": "doubtless.errors",
     "SessionRecord": "doubtless.engine.reports",
+    "Settlement": "doubtless.engine.stream",
 }
 
 

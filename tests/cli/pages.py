@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import click
-from tests.service import routes_page
+from tests.service import metrics_page, routes_page
 
 from doubtless import cli
 from doubtless.core.contract import KeyFormat, OnAbsent, Stores
@@ -299,11 +299,19 @@ def routes() -> str:
     return page("The routes of the service", *routes_page.lines())
 
 
+# --- metrics -------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    return page("Metrics", *metrics_page.lines())
+
+
 PAGES: Final = {
     "lifecycle.md": lifecycle,
     "cli.md": commands,
     "contracts.md": contracts,
     "routes.md": routes,
+    "metrics.md": metrics,
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The network between a remote application and its service fails; nothing is done twice for it."""
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -198,7 +197,7 @@ async def test_a_service_that_is_killed_meanwhile_is_waited_for(stage, provider)
 @pytest.mark.proves("CLIENT-3")
 async def test_a_service_that_is_not_there_is_told_in_time_with_what_to_do(monkeypatch):
     monkeypatch.setattr(RemoteDoubtless, "retry_for_s", 0.3)
-    async with listening(lambda reader, writer: asyncio.sleep(0)) as port:
+    async with Lossy(0).serving() as port:
         pass  # nobody listens there any more
     async with Doubtless(f"http://127.0.0.1:{port}", token="dbt_x") as app:
         with anyio.fail_after(5), pytest.raises(ServiceUnavailable) as away:

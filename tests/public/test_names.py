@@ -10,6 +10,7 @@ import doubtless
 def test_the_public_names_are_these_and_each_can_be_imported():
     assert sorted(doubtless.__all__) == [
         "Absent",
+        "BlockingDoubtless",
         "Call",
         "CouldNotAsk",
         "Doubtless",
@@ -23,6 +24,7 @@ def test_the_public_names_are_these_and_each_can_be_imported():
         "Present",
         "Rejected",
         "SessionRecord",
+        "Settlement",
     ]
     assert [getattr(doubtless, name).__name__ for name in doubtless.__all__] == doubtless.__all__
     assert set(dir(doubtless)) >= set(doubtless.__all__)
