@@ -43,7 +43,7 @@ def test_an_object_that_comes_free_by_itself_is_asked_for_ever_less_often(held):
 def test_a_pending_outcome_says_what_it_waits_for():
     outcome = told(after(State.UNKNOWN, State.SUCCEEDED), RULES, T0)
     assert outcome.status == "pending"
-    assert "waits for operation b0, which is unknown, to succeed" in outcome.message
+    assert "waits for its turn after operation b0, which is unknown." in outcome.message
     assert "b1" not in outcome.message
 
 

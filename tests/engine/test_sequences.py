@@ -126,7 +126,7 @@ async def test_it_waits_says_for_what_and_goes_on_at_once(tmp_path, parts):
         await comes_true(lambda: parts.done == ["a"])
         told = await asks(app, "b", "a", wait_s=0)
         assert (told.status, told.state) == ("pending", "prepared")
-        assert "waits for operation a, which is executing, to succeed" in told.message
+        assert "waits for its turn after operation a, which is executing" in told.message
         parts.held.set()
         await first
         since = time.monotonic()
@@ -159,7 +159,7 @@ async def test_a_call_behind_what_rests_returns_at_once(tmp_path, parts):
         told = await asks(app, "b", "a")
         assert time.monotonic() - since < PROMPT_S
         assert (told.status, told.acts["who"]) == ("pending", "worker")
-        assert "waits for operation a, which is manual_review" in told.message
+        assert "waits for its turn after operation a, which is manual_review" in told.message
 
 
 @pytest.mark.proves("SEQ-2", "SEQ-3")

@@ -6,6 +6,7 @@ It is killed when whoever forked it ends, and at the latest after a minute.
 
 import asyncio
 import ctypes
+import itertools
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ from tests.scenarios.stories import REFUND
 from doubtless import Doubtless, DoubtlessError, Outcome
 from doubtless.core.model import Record
 from doubtless.engine import acting, steps
+from doubtless.ledger.outbox import UserTransaction
 
 LIFE_S = 60
 
@@ -95,6 +97,34 @@ def stop_at(place: str) -> None:
     BENT.setattr(steps, "finish", finishing)
 
 
+OUTBOX = {
+    "before begin": ("begin", True),
+    "after begin": ("begin", False),
+    "after the row": ("run", False),
+    "after prepare": ("unit", False),
+    "before commit": ("commit", True),
+    "after commit": ("commit", False),
+}
+"""Places in a transaction of the user's: a step of it, and whether they are before or behind it."""
+
+
+def stop_in_the_outbox(place: str, turn: int) -> None:
+    """Let this process stop itself at that place of its transaction number `turn`."""
+    step, before = OUTBOX[place]
+    real, turns = getattr(UserTransaction, step), itertools.count(1)
+
+    def bent(*arguments: Any) -> Any:
+        here = next(turns) == turn
+        if here and before:
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        value = real(*arguments)
+        if here and not before:
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        return value
+
+    BENT.setattr(UserTransaction, step, bent)
+
+
 # --- roles ---------------------------------------------------------------------------------------
 
 
@@ -137,6 +167,48 @@ async def full_disk(line: Line, options: dict[str, Any]) -> None:
         line.say_outcome(await app.call("refund", REFUND, operation_id="r1"))
 
 
+async def batch(line: Line, options: dict[str, Any], count: str) -> None:
+    """Carry out the parts of a longer action, each an operation that comes after the one before."""
+    async with application(options) as app:
+        line.say("ready")
+        await line.order()
+        before: list[str] = []
+        for number in range(int(count)):
+            told = await app.call(
+                "refund",
+                {"charge": f"ch_{number}", "amount": 500},
+                operation_id=f"part-{number}",
+                after=before,
+            )
+            line.say_outcome(told)
+            before = [told.operation_id]
+        await asyncio.Event().wait()
+
+
+async def outbox(line: Line, options: dict[str, Any], first: str, count: str) -> None:
+    """Take orders: a row of our own and a refund for each, in one transaction."""
+    async with application(options) as app:
+        async with app.transaction() as tx:
+            await tx.run("create table if not exists orders (id integer primary key)")
+        line.say("ready")
+        await line.order()
+        if options.get("stops_in_the_outbox"):
+            stop_in_the_outbox(options["stops_in_the_outbox"], options.get("turn", 1))
+        for number in range(int(first), int(first) + int(count)):
+            async with app.transaction() as tx:
+                await tx.run("insert into orders (id) values (:id)", id=number)
+                await tx.prepare(
+                    "refund",
+                    {"charge": f"ch_{number}", "amount": 500},
+                    operation_id=f"order-{number}",
+                )
+            line.say("committed", order=number)
+        await asyncio.Event().wait()
+
+
+ROLES = {"callers": callers, "full_disk": full_disk, "batch": batch, "outbox": outbox}
+
+
 def act(port: int, role: str, options: dict[str, Any], *arguments: str) -> None:
     """Be that child."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even while it is stopped
@@ -149,10 +221,7 @@ def act(port: int, role: str, options: dict[str, Any], *arguments: str) -> None:
         look_at_reviews_often()
     if "stops" in options:
         stop_at(options["stops"])
-    if role == "full_disk":
-        asyncio.run(full_disk(line, options))
-    else:
-        asyncio.run(callers(line, options, *arguments))
+    asyncio.run(ROLES[role](line, options, *arguments))
 
 
 def main() -> None:

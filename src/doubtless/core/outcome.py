@@ -331,7 +331,7 @@ def _awaited(record: Record) -> str | None:
     if not blocked(record):
         return None
     waiting = [
-        f"operation {each.operation_id}, which is {each.state}, to succeed"
+        f"its turn after operation {each.operation_id}, which is {each.state}"
         for each in blocking(record)
     ]
     # What else is under way on the object may be another principal's, and is not named.
