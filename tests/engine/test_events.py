@@ -295,6 +295,28 @@ async def test_a_tie_without_a_look_up_is_a_persons(app, acts, first):
 
 
 @pytest.mark.proves("INBOX-6")
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_tie_is_settled_by_reading_the_object(tmp_path, acts, there):
+    async def ask(operation: Operation) -> Present:
+        state = "applied" if there else "failed"
+        return Present(state=state, provider_operation_id="p1")  # type: ignore[arg-type]
+
+    app = application(tmp_path)
+    acts.declare(app, lookup=looks(ask, authoritative=False))
+    async with app:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(app.call, "act", {"what": "x"})
+            await comes_true(lambda: bool(acts.calls))
+            call, now = acts.calls[0], int(time.time())
+            for status in ("done", "failed"):
+                await tells(app, said(status, event_id=status, ref=call.ref, at=now))
+            acts.goes_on.set()
+        after = await ends(app, "succeeded" if there else "failed", call.operation_id)
+        assert after.last_confirmed["source"] == "lookup"
+        assert len(await evidence(app, call.operation_id)) == 2
+
+
+@pytest.mark.proves("INBOX-6")
 async def test_a_failure_after_a_success_opens_it_for_a_person(app, acts):
     told = await unknown(app, acts)
     now = int(time.time())
