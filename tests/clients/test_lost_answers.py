@@ -1,8 +1,9 @@
 """The network between a remote application and its service fails; nothing is done twice for it."""
 
-from collections.abc import Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -24,17 +25,43 @@ from doubtless.errors import (
     SettingsError,
     StaleVersion,
 )
+from doubtless.ledger.store import open_ledger
+from doubtless.service import auth
+from doubtless.testing.provider import ProviderProcess
 
-REFUND: Mapping[str, Json] = {"charge": "ch_1", "amount": 500}
 SLOW = [{"match": {"method": "POST"}, "then": {"action": "delay_then_commit", "delay_s": 0.7}}]
 LOST = [{"match": {"method": "POST"}, "then": {"action": "commit_then_rst"}, "times": 1}]
 
 
-@pytest.fixture
-def stage(provider, tmp_path):
-    contracts = contracts_of(provider, {"source.webhook": None, "events": None})
-    with staged(tmp_path, contracts) as found:
+def plain(provider: ProviderProcess) -> str:
+    """Return contracts without webhooks, and so without a secret for them."""
+    return contracts_of(provider, {"source.webhook": None, "events": None})
+
+
+@pytest.fixture(scope="module")
+def shared(running_provider, tmp_path_factory):
+    with staged(tmp_path_factory.mktemp("shared"), plain(running_provider)) as found:
         yield found
+
+
+@pytest.fixture
+def stage(shared, provider):
+    """A service that others used before, with an agent that is new."""
+    with open_ledger(shared.shell.ledger) as ledger:
+        token = auth.issue(ledger, f"agent-{uuid4().hex}", Role.AGENT).secret
+    return replace(shared, tokens={**shared.tokens, "agent": token})
+
+
+@pytest.fixture
+def own_stage(provider, tmp_path):
+    with staged(tmp_path, plain(provider)) as found:
+        yield found
+
+
+@pytest.fixture
+def refund() -> dict[str, Json]:
+    """Arguments for a charge that nobody else refunds."""
+    return {"charge": f"ch_{uuid4().hex}", "amount": 500}
 
 
 @asynccontextmanager
@@ -53,13 +80,14 @@ async def through(stage: Any, loses: Any = None, *, role: str = "agent"):
 
 
 @pytest.mark.proves("CLIENT-2")
-@pytest.mark.parametrize("operation_id", ["r1", None], ids=["with an id", "without an id"])
+@pytest.mark.parametrize("said", [True, False], ids=["with an id", "without an id"])
 @pytest.mark.parametrize("how", ["rst", "fin", "half", "502", "before"])
 async def test_a_lost_answer_of_the_service_makes_no_second_operation(
-    stage, provider, how, operation_id
+    stage, provider, how, said, refund
 ):
+    operation_id = uuid4().hex if said else None
     async with through(stage, first(how, times=2)) as (app, lossy):
-        told = await app.call("refund", REFUND, operation_id=operation_id)
+        told = await app.call("refund", refund, operation_id=operation_id)
         assert told.status == "succeeded"
         assert len(provider.effects()) == 1
         assert len(await app.operations()) == 1
@@ -74,47 +102,47 @@ async def test_a_lost_answer_of_the_service_makes_no_second_operation(
 
 @pytest.mark.proves("CLIENT-2")
 async def test_a_call_whose_answers_are_all_lost_is_asked_for_by_its_id(
-    stage, provider, monkeypatch
+    stage, provider, monkeypatch, refund
 ):
     monkeypatch.setattr(RemoteDoubtless, "retry_for_s", 0.5)
     async with through(stage, first("rst", times=1000)) as (app, lossy):
-        told = await app.call("refund", REFUND)
+        told = await app.call("refund", refund)
         assert told.status == "succeeded"
         assert len(provider.effects()) == 1
         assert len(lossy.posts()) > 1
 
 
 @pytest.mark.proves("CLIENT-2")
-async def test_an_answer_that_does_not_come_is_asked_for(stage, provider, monkeypatch):
+async def test_an_answer_that_does_not_come_is_asked_for(stage, provider, monkeypatch, refund):
     monkeypatch.setattr(remote, "HELD_S", 0.2)
     monkeypatch.setattr(remote, "ANSWER_EXTRA_S", 0.3)
     monkeypatch.setattr(RemoteDoubtless, "retry_for_s", 0.2)
     provider.configure(SLOW)
     async with through(stage, first("silence", times=1000)) as (app, _):
-        told = await app.call("refund", REFUND)
+        told = await app.call("refund", refund)
         assert told.status == "succeeded"
         assert len(provider.effects()) == 1
 
 
 @pytest.mark.proves("CLIENT-1")
 async def test_a_long_wait_is_held_by_the_service_for_a_part_and_asked_for_later(
-    stage, provider, monkeypatch
+    stage, provider, monkeypatch, refund
 ):
     monkeypatch.setattr(remote, "HELD_S", 0.1)
     provider.configure(SLOW)
     async with through(stage) as (app, lossy):
-        told = await app.call("refund", REFUND, wait_s=WITHIN_S)
+        told = await app.call("refund", refund, wait_s=WITHIN_S)
         assert told.status == "succeeded"
         assert [each.body["wait"] for each in lossy.posts()] == ["100ms"]
         assert any(each.method == "GET" for each in lossy.seen)
 
 
 @pytest.mark.proves("CLIENT-7")
-async def test_a_repeat_is_told_what_its_first_answer_would_have_been(stage, provider):
+async def test_a_repeat_is_told_what_its_first_answer_would_have_been(stage, provider, refund):
     """The first request joined what was open; that has been settled when it is repeated."""
     provider.configure(LOST)
     async with through(stage) as (app, lossy):
-        first_told = await app.call("refund", REFUND)
+        first_told = await app.call("refund", refund)
         assert first_told.status == UNKNOWN
         lossy.loses = first("rst", times=lossy.told["POST", "/v1/operations"] + 1)
         joined: list[Any] = []
@@ -129,7 +157,7 @@ async def test_a_repeat_is_told_what_its_first_answer_would_have_been(stage, pro
             lossy.loses = lambda method, path, number: (
                 "rst" if method == "POST" and not settled.is_set() else None
             )
-            joined.append(await app.call("refund", REFUND))
+            joined.append(await app.call("refund", refund))
         assert joined[0].operation_id == first_told.operation_id
         assert len(lossy.posts()) > 2
         assert len(provider.effects()) == 1
@@ -173,20 +201,20 @@ async def test_a_request_that_joined_means_the_same_operation_for_ever(tmp_path)
 
 
 @pytest.mark.proves("CLIENT-3")
-async def test_a_service_that_is_killed_meanwhile_is_waited_for(stage, provider):
+async def test_a_service_that_is_killed_meanwhile_is_waited_for(own_stage, provider, refund):
     provider.configure(SLOW)
-    port = stage.serving.port
-    async with Doubtless(stage.serving.url, token=stage.tokens["agent"]) as app:
+    port = own_stage.serving.port
+    async with Doubtless(own_stage.serving.url, token=own_stage.tokens["agent"]) as app:
         outcomes: list[Any] = []
 
         async def call() -> None:
-            outcomes.append(await app.call("refund", REFUND))
+            outcomes.append(await app.call("refund", refund))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
             await anyio.to_thread.run_sync(lambda: provider.wait_for(lambda it: it.arrivals()))
-            await anyio.to_thread.run_sync(stage.serving.kill)
-            again = Serving(stage.shell, "--port", str(port))
+            await anyio.to_thread.run_sync(own_stage.serving.kill)
+            again = Serving(own_stage.shell, "--port", str(port))
         with again:
             last = await app.wait(outcomes[0].operation_id, timeout=WITHIN_S)
     assert outcomes[0].status == UNKNOWN
@@ -195,18 +223,18 @@ async def test_a_service_that_is_killed_meanwhile_is_waited_for(stage, provider)
 
 
 @pytest.mark.proves("CLIENT-3")
-async def test_a_service_that_is_not_there_is_told_in_time_with_what_to_do(monkeypatch):
+async def test_a_service_that_is_not_there_is_told_in_time_with_what_to_do(monkeypatch, refund):
     monkeypatch.setattr(RemoteDoubtless, "retry_for_s", 0.3)
     async with Lossy(0).serving() as port:
         pass  # nobody listens there any more
     async with Doubtless(f"http://127.0.0.1:{port}", token="dbt_x") as app:
         with anyio.fail_after(5), pytest.raises(ServiceUnavailable) as away:
-            await app.call("refund", REFUND)
+            await app.call("refund", refund)
         assert away.value.request_id is not None
         assert f"request_id={away.value.request_id!r}" in str(away.value)
         assert "may have been recorded" in str(away.value)
         with pytest.raises(ServiceUnavailable) as away:
-            await app.call("refund", REFUND, operation_id="r1")
+            await app.call("refund", refund, operation_id="r1")
         assert away.value.operation_id == "r1"
         with pytest.raises(ServiceUnavailable, match="not reached"):
             await app.outcome("r1")
@@ -215,7 +243,7 @@ async def test_a_service_that_is_not_there_is_told_in_time_with_what_to_do(monke
 
 
 @pytest.mark.proves("CLIENT-3")
-async def test_a_service_that_comes_back_is_found_by_the_same_request(stage, provider):
+async def test_a_service_that_comes_back_is_found_by_the_same_request(stage, provider, refund):
     lossy = Lossy(stage.serving.port)
     async with lossy.serving() as port:
         pass
@@ -223,7 +251,7 @@ async def test_a_service_that_comes_back_is_found_by_the_same_request(stage, pro
         outcomes: list[Any] = []
 
         async def call() -> None:
-            outcomes.append(await app.call("refund", REFUND))
+            outcomes.append(await app.call("refund", refund))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
@@ -239,16 +267,19 @@ async def test_a_service_that_comes_back_is_found_by_the_same_request(stage, pro
 
 
 @pytest.mark.proves("CLIENT-2")
-async def test_a_decision_whose_answer_is_lost_is_told_so_and_not_repeated(stage, provider):
+async def test_a_decision_whose_answer_is_lost_is_told_so_and_not_repeated(
+    own_stage, provider, refund
+):
     provider.configure(
         [*LOST, {"match": {"method": "GET"}, "then": {"action": "status", "status": 500}}]
     )
-    async with through(stage) as (agent, _):
-        await agent.call("refund", REFUND, operation_id="r1")
-    async with through(stage, first("rst")) as (ops, lossy):
+    async with through(own_stage) as (agent, _):
+        await agent.call("refund", refund, operation_id="r1")
+    async with through(own_stage, first("rst"), role="operator") as (ops, lossy):
         with pytest.raises(ServiceUnavailable):
-            await ops_of(stage, ops, lossy)
-    async with through(stage, role="operator") as (ops, _):
+            await ops.resolve("r1", "done", operator="night-shift", note="seen")
+        assert [each.status for each in lossy.posts("/v1/operations/r1/resolve")] == [200]
+    async with through(own_stage, role="operator") as (ops, _):
         assert (await ops.outcome("r1")).status == "succeeded"
         told = await ops.timeline("r1")
         by_operator = [entry for entry in told if entry["role"] == "operator"]
@@ -257,17 +288,9 @@ async def test_a_decision_whose_answer_is_lost_is_told_so_and_not_repeated(stage
             await ops.resolve("r1", "done", operator="x", note="x", version=1)
 
 
-async def ops_of(stage: Any, _: Any, lossy: Lossy) -> None:
-    """Decide as the operator, through the same proxy."""
-    async with lossy.serving() as port:
-        url = f"http://127.0.0.1:{port}"
-        async with Doubtless(url, token=stage.tokens["operator"]) as ops:
-            await ops.resolve("r1", "done", operator="night-shift", note="seen")
-
-
 @pytest.mark.proves("CLIENT-2")
-async def test_a_withdrawal_whose_answer_is_lost_is_repeated_and_told(stage):
-    async with through(stage, first("rst", times=0)) as (app, lossy):
+async def test_a_withdrawal_whose_answer_is_lost_is_repeated_and_told(own_stage):
+    async with through(own_stage, first("rst", times=0)) as (app, lossy):
         await app.call("approved", {"charge": "ch_1"}, operation_id="a1")
         lossy.loses = first("rst")
         told = await app.cancel("a1")
@@ -279,7 +302,7 @@ async def test_a_withdrawal_whose_answer_is_lost_is_repeated_and_told(stage):
 
 
 @pytest.mark.proves("STREAM-3")
-async def test_a_remote_subscriber_goes_on_where_it_was_over_lost_answers(stage, monkeypatch):
+async def test_a_remote_subscriber_goes_on_where_it_was_over_lost_answers(own_stage, monkeypatch):
     ids: list[str] = []
 
     def told(settlement) -> None:
@@ -289,7 +312,7 @@ async def test_a_remote_subscriber_goes_on_where_it_was_over_lost_answers(stage,
         return "rst" if path != "/v1/operations" and number % 3 == 0 else None
 
     async def calls(*numbers: int) -> None:
-        async with through(stage, every_third) as (app, _):
+        async with through(own_stage, every_third) as (app, _):
             app.on_settled(told, name="billing")
             for number in numbers:
                 arguments = {"charge": f"ch_{number}", "amount": 5}
@@ -352,7 +375,7 @@ def test_what_does_not_fit_a_service_is_refused(url, options, why):
 
 
 @pytest.mark.proves("CLIENT-6")
-async def test_what_needs_the_ledger_says_why_it_can_t_be_done(stage):
+async def test_what_needs_the_ledger_says_why_it_can_t_be_done(stage, refund):
     async with Doubtless(stage.serving.url, token=stage.tokens["agent"]) as app:
         with pytest.raises(SettingsError, match="runs where the ledger is"):
             app.tool(effect="write")
@@ -361,7 +384,7 @@ async def test_what_needs_the_ledger_says_why_it_can_t_be_done(stage):
         with pytest.raises(SettingsError, match="needs the ledger itself"):
             app.transaction()
         with pytest.raises(SettingsError, match="needs the ledger itself"):
-            await app.prepare("refund", REFUND)
+            await app.prepare("refund", refund)
         with pytest.raises(SettingsError, match="/metrics"):
             await app.metrics()
         with pytest.raises(SettingsError, match="token says who acts"):

@@ -48,7 +48,7 @@ class Open:
 COUNT: Final = """
     insert into metric (tenant, name, labels, value)
     values (:tenant, :name, :labels, :by)
-        on conflict (tenant, name, labels) do update set value = value + excluded.value
+        on conflict (tenant, name, labels) do update set value = metric.value + excluded.value
 """
 
 
@@ -141,8 +141,9 @@ OPEN: Final = """
                           where doubt.tenant = operation.tenant
                             and doubt.operation_id = operation.id), created_ms)),
            min(due_ms),
-           sum(case when state = 'accepted' or origin = 'accepted' then completes_by_ms <= :now_ms
-                    else coalesce(deadline_ms <= :now_ms, 0) end)
+           sum(case when (case when state = 'accepted' or origin = 'accepted' then completes_by_ms
+                               else coalesce(deadline_ms, completes_by_ms) end) <= :now_ms
+                    then 1 else 0 end)
       from operation
      where tenant = :tenant and open = 1 and due_ms >= 0
   group by 1, 2, 3
@@ -158,7 +159,7 @@ def open_ones(tx: Transaction, tenant: str) -> list[Open]:
             effect=text_of(effect),
             since_ms=integer_of(since_ms),
             due_ms=integer_of(due_ms),
-            past_deadline=integer_of(past or 0),
+            past_deadline=integer_of(past),
         )
         for state, tool, effect, since_ms, due_ms, past in tx.tuples(
             OPEN, tenant=tenant, now_ms=tx.now_ms

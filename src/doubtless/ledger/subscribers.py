@@ -13,7 +13,7 @@ LAST: Final = """
               from settlement
              where tenant = :tenant and seq > :after
           order by seq
-             limit :limit)
+             limit :limit) as next
 """
 
 
@@ -91,7 +91,7 @@ def take(
 
 ADVANCE: Final = """
     update subscriber
-       set seq = max(seq, :seq), holder_until_ms = :until_ms
+       set seq = case when seq < :seq then :seq else seq end, holder_until_ms = :until_ms
      where tenant = :tenant and whose = :whose and name = :name and holder = :holder
 """
 
