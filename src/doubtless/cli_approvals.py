@@ -76,3 +76,14 @@ def vote(
         return await say(operation_id, operator=operator, note=note, payload_hash=bound)
 
     return within(Doubtless(settings.ledger, worker=False), act)
+
+
+def write_result(word: str, outcome: Outcome) -> None:
+    """Print what came of it."""
+    if word == "deny":
+        became = "Denied: it is not carried out, and nothing was done outside."
+    elif outcome.state == "awaiting_approval":
+        became = "Approved by you; it waits for another person."
+    else:
+        became = "Approved: a worker carries it out."
+    write(wrapped(f"{outcome.operation_id}: {outcome.state}. {became}", width=columns()))

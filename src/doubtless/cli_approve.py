@@ -52,7 +52,7 @@ def _vote(
     note: str | None,
     payload_hash: str | None,
 ) -> int:
-    from doubtless.cli_approvals import seen, vote, write_executed
+    from doubtless.cli_approvals import seen, vote, write_executed, write_result
 
     if not (note or "").strip():
         raise click.UsageError("--note is empty: say why.")
@@ -66,5 +66,5 @@ def _vote(
     if as_json:
         click.echo(json.dumps(outcome.to_json(), indent=2))
     else:
-        click.echo(f"{outcome.operation_id}: {outcome.state}. {outcome.message}")
+        write_result(word, outcome)
     return 0

@@ -86,7 +86,9 @@ def test_every_command_is_in_the_table():
     )
     assert listed == {
         "demo",
+        "approve",
         "call",
+        "deny",
         "operations list",
         "operations show",
         "sessions show",
