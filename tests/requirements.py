@@ -168,6 +168,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "INBOX-11": "Any order and any doubling of events means the same, and counts each news once.",
     "INBOX-12": "An event that is missing is looked up, or told; no deadline moves.",
     "INBOX-13": "No webhook that was acknowledged is lost by a kill, and none counts twice.",
+    "INBOX-14": "However many events there are, those that count are found without reading others.",
     # Webhooks: what is signed by the source, and nothing else.
     "HOOK-1": "What a source signed passes, in each scheme.",
     "HOOK-2": "What was changed, signed by another, or lacks a header is refused.",

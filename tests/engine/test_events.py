@@ -347,6 +347,19 @@ async def test_an_event_for_nobody_is_kept_with_the_reason(app, event, reason):
     assert await inbox(app, matched=True) == []
 
 
+async def test_an_event_of_which_no_tool_speaks_is_no_failure_to_match(app):
+    async def told(name: str) -> dict[tuple[str, ...], float]:
+        return next(dict(r.values) for r in await app.metrics() if r.metric.name == name)
+
+    failures, age = "event_match_failures_total", "oldest_unmatched_event_age_seconds"
+    await app.ingest(SOURCE, said(event_id="e1", kind="else"))
+    assert await told(f"doubtless_{failures}") == {}
+    assert await told(f"doubtless_{age}") == {}
+    await app.ingest(SOURCE, said(event_id="e2", ref="nobody's"))
+    assert await told(f"doubtless_{failures}") == {("none", SOURCE): 1}
+    assert (SOURCE,) in await told(f"doubtless_{age}")
+
+
 async def test_an_event_that_names_several_operations_belongs_to_none(app, acts):
     for name in ("o1", "o2"):
         told = await unknown(app, acts, name)

@@ -220,12 +220,11 @@ def untold(tx: Transaction, tenant: str, source: str, kind: str, limit: int) -> 
 WAITING: Final = """
     select {columns}
       from event
-     where tenant = :tenant and position in (
-           select event
-             from event_value
-            where tenant = :tenant and source = :source and tool = :tool
-              and name = :name and value = :value)
-       and operation_id is null
+      join (select event
+              from event_value
+             where tenant = :tenant and source = :source and tool = :tool
+               and name = :name and value = :value) as found on found.event = event.position
+     where event.tenant = :tenant and operation_id is null
   order by position
 """
 WAITING_FOR: Final = statement(WAITING, EVENT)

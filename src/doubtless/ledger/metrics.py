@@ -170,13 +170,16 @@ def open_ones(tx: Transaction, tenant: str) -> list[Open]:
 UNMATCHED: Final = """
     select source, min(received_ms)
       from event
-     where tenant = :tenant and operation_id is null and copy_of is null
+     where tenant = :tenant and reason <> 'no_tool'
   group by source
 """
 
 
 def unmatched(tx: Transaction, tenant: str) -> dict[str, int]:
-    """Return by source when the oldest event came that still belongs to no operation."""
+    """Return by source when the oldest event came that still belongs to no operation.
+
+    Events of types that no tool speaks of are left out: many providers send all they have.
+    """
     rows = tx.tuples(UNMATCHED, tenant=tenant)
     return {text_of(source): integer_of(received_ms) for source, received_ms in rows}
 

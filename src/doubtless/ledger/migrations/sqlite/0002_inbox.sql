@@ -27,7 +27,9 @@ create table event (
 
 create index event_unmatched on event (tenant, position)
  where operation_id is null and copy_of is null;
+create index event_waiting on event (tenant, source, received_ms) where reason <> 'no_tool';
 create index event_untold on event (tenant, source, type) where reason = 'no_tool';
+create index event_source on event (tenant, source, position);
 create index event_operation on event (tenant, operation_id) where operation_id is not null;
 
 create trigger event_fixed before update of
