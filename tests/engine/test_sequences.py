@@ -351,6 +351,44 @@ async def _looked_at(app: Doubtless, operation_id: str) -> bool:
     )
 
 
+@pytest.mark.proves("SEQ-6")
+async def test_what_will_be_rejected_does_not_inherit_the_object(tmp_path, parts):
+    app = application(tmp_path)
+    stepping(app, parts)
+    parts.loses = {"a"}
+    async with app:
+        await steps(app, "a")
+        await steps(app, "b", "a", wait_s=0)
+        await steps(app, "c", "b", wait_s=0)
+        parts.loses.clear()
+        again = await app.resolve("a", "again", operator="ann", note="it is not there")
+        assert again.operation_id not in "abc"
+        assert again.status == "succeeded"
+        assert (await ends(app, "rejected", "c")).error == {"code": "after_failed", "by": "b"}
+
+
+@pytest.mark.proves("SEQ-6")
+async def test_what_only_waits_for_the_object_gets_it_whatever_became_of_its_holder(
+    tmp_path, parts
+):
+    app = application(tmp_path)
+    stepping(app, parts)
+    parts.holds, parts.loses = {"a"}, {"b"}
+    async with app:
+        first = asyncio.create_task(steps(app, "a"))
+        await comes_true(lambda: parts.done == ["a"])
+        await steps(app, "b", "a", wait_s=0)
+        await steps(app, "d", "a", wait_s=0)
+        parts.held.set()
+        await first
+        await ends(app, "manual_review", "b")
+        assert parts.done == ["a", "b"]
+        told = await app.outcome("b")
+        await app.resolve("b", "not_done", operator="ann", note="it is not there")
+        assert told.operation_id == "b"
+        assert (await app.wait("d", timeout=8)).status == "succeeded"
+
+
 # --- the latest wins -----------------------------------------------------------------------------
 
 

@@ -173,9 +173,7 @@ class Repeat:
     why: str = ""
 
 
-def may_repeat(
-    record: Record, contract: Contract, now: Now, *, authorised: bool = False
-) -> Repeat:
+def may_repeat(record: Record, contract: Contract, now: Now, *, authorised: bool = False) -> Repeat:
     """Judge a repeated call with the same id, or an operator's retry, of a failed operation.
 
     Args:
@@ -282,9 +280,7 @@ def gate(record: Record, contract: Contract, now: Now, *, attempt: int, fence: i
     approved_ms = approved_until_ms(record, contract, now)
     if now.ms >= approved_ms:
         return UNAPPROVED
-    return Pass(
-        write_by_ms=min(lease_last_ms, operation.valid_until_ms, key_last_ms, approved_ms)
-    )
+    return Pass(write_by_ms=min(lease_last_ms, operation.valid_until_ms, key_last_ms, approved_ms))
 
 
 def _settled_meanwhile(record: Record, contract: Contract, opened_ms: int) -> bool:

@@ -38,10 +38,21 @@ def pass_on(
 
 
 def _heirs(tx: Transaction, ended: Operation, now: Now, *, latest_wins: bool) -> list[Operation]:
-    """Hand the object of an operation over to whoever waits for it, if it is free by now."""
+    """Hand the object of an operation over to whoever waits for it, if it is free by now.
+
+    What came after an operation that did not succeed will be rejected, and inherits nothing.
+    """
     waiting = sequences.waiting_for(tx, ended)
-    if not waiting or latest_wins or ended.claim is None:
+    if latest_wins or ended.claim is None:
         return waiting  # where the latest wins, policy says who is next
+    if ended.state is not State.SUCCEEDED:
+        waiting = [
+            each
+            for each in waiting
+            if not sequences.comes_after(tx, ended.tenant, [each.id], ended.id)
+        ]
+    if not waiting:
+        return []
     heir = waiting[0]
     held_by = claims.take_claim(tx, ended.tenant, ended.source, ended.claim, heir.id, now.ms)
     return [heir] if held_by is None else []

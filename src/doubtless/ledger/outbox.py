@@ -27,6 +27,8 @@ from doubtless.ledger.transaction import Transaction
 
 T = TypeVar("T")
 
+INTERRUPT_S: Final = 0.01  # between two tries to stop a statement that runs on
+
 HARMLESS: Final = frozenset({"SELECT", "READ", "RECURSIVE", "REINDEX"})
 ASKING: Final = frozenset(
     {
@@ -138,8 +140,12 @@ class UserTransaction:
             if self._committing or self._end is not None or not self.is_open:
                 return
             self._end = TransactionTimedOut(self._limit_s)
-            self._session.interrupt()
-        self.rollback()
+        while not self._using.acquire(timeout=INTERRUPT_S):
+            self._session.interrupt()  # again and again: it stops only what has begun by then
+        try:
+            self._take_back()
+        finally:
+            self._using.release()
 
     def commit(self) -> None:
         """Make everything durable, the user's changes and the operations.
@@ -165,10 +171,13 @@ class UserTransaction:
     def rollback(self) -> None:
         """Take everything back. More than once is allowed, and it never raises."""
         with self._using:
-            self._over(TransactionOver("this transaction was rolled back"))
-            with suppress(LedgerUnavailable):
-                self._session.guard(None)
-                self._session.rollback()
+            self._take_back()
+
+    def _take_back(self) -> None:
+        self._over(TransactionOver("this transaction was rolled back"))
+        with suppress(LedgerUnavailable):
+            self._session.guard(None)
+            self._session.rollback()
 
     def _over(self, why: TransactionError | LedgerError) -> None:
         self._transaction = None
