@@ -247,7 +247,8 @@ async def _body(kind: type[BaseModel], request: Request, service: "Service") -> 
         return kind()
     _check_media_type(request)
     try:
-        found = parse(content, depth_max=service.settings.limits.json_depth_max)
+        limits = service.settings.limits
+        found = parse(content, depth_max=limits.json_depth_max, values_max=limits.json_values_max)
     except NotJson as error:
         raise Refused(400, "bad_json", f"the body can't be read: {error}") from None
     if not isinstance(found, dict):

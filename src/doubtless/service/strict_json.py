@@ -10,22 +10,23 @@ from doubtless.core.model import Json
 INTEGER_MAX: Final = 2**53 - 1
 INTEGER_DIGITS_MAX: Final = 16
 
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|([\[{])|([\]}])', re.DOTALL)
+# A text that is not closed is taken to the end all the same: else each quote in it would be tried.
+_SIGNS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|([\[{])|([\]}])|(,)', re.DOTALL)
 
 
 class NotJson(ValueError):
     """It is no JSON, or none that everybody reads in the same way. The text never quotes it."""
 
 
-def parse(content: bytes, *, depth_max: int) -> Json:
+def parse(content: bytes, *, depth_max: int, values_max: int) -> Json:
     """Read JSON in UTF-8 (RFC 8259, and I-JSON where it is stricter).
 
     Raises:
-        NotJson: It isn't, or is nested deeper than `depth_max`, has a member twice, an integer
-            beyond ±(2**53 - 1), a number beyond a double, NaN, an infinity, NUL or half a
-            surrogate pair.
+        NotJson: It isn't, or is nested deeper than `depth_max`, has more than `values_max` values,
+            a member twice, an integer beyond ±(2**53 - 1), a number beyond a double, NaN, an
+            infinity, NUL or half a surrogate pair.
     """
-    _check_depth(content, depth_max)
+    _check_size(content, depth_max, values_max)
     try:
         found: Json = json.loads(
             content.decode("utf-8"),
@@ -46,15 +47,21 @@ def parse(content: bytes, *, depth_max: int) -> Json:
     return found
 
 
-def _check_depth(content: bytes, depth_max: int) -> None:
-    depth = 0
-    for found in _BRACKETS.finditer(content):
+def _check_size(content: bytes, depth_max: int, values_max: int) -> None:
+    """Bound what reading costs, before anything is built of it."""
+    depth, values = 0, 1
+    for found in _SIGNS.finditer(content):
         if found[1]:
             depth += 1
+            values += 1
             if depth > depth_max:
                 raise NotJson(f"it is nested deeper than {depth_max} levels")
         elif found[2]:
             depth -= 1
+        elif found[3]:
+            values += 1
+        if values > values_max:
+            raise NotJson(f"it has more than {values_max} values")
 
 
 def _members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -22,10 +22,11 @@ async def busy(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class GuardedProtocol(H11Protocol):
-    """uvicorn's protocol, with a time limit on each request's head and a bound on connections."""
+    """uvicorn's protocol, with limits on connections, and on the time of heads and of answers."""
 
     limits: ClassVar[Limits] = Limits()
     _head_timer: asyncio.TimerHandle | None = None
+    _answer_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to count, and to wait for a request's head."""
@@ -45,7 +46,26 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         self._unwatch()
+        self._go_on_writing()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait until the client reads, but not for ever."""
+        super().pause_writing()
+        if self._answer_timer is None:
+            # Closing would wait for it to read the rest.
+            limit_s = self.limits.read_timeout_s
+            self._answer_timer = self.loop.call_later(limit_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: it reads."""
+        self._go_on_writing()
+        super().resume_writing()
+
+    def _go_on_writing(self) -> None:
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP with a problem document."""
