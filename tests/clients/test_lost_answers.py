@@ -268,6 +268,19 @@ async def test_a_service_that_comes_back_is_found_by_the_same_request(stage, pro
 
 @pytest.mark.proves("CLIENT-2")
 async def test_a_decision_whose_answer_is_lost_is_told_so_and_not_repeated(
+    own_stage,
+):
+    async with through(own_stage) as (agent, _):
+        await agent.call("approved", {"charge": "ch_1"}, operation_id="a1")
+    async with through(own_stage, first("rst"), role="operator") as (ops, lossy):
+        with pytest.raises(ServiceUnavailable):
+            await ops.deny("a1", operator="night-shift", note="no", payload_hash=None)
+        assert [each.status for each in lossy.posts("/v1/operations/a1/deny")] == [200]
+        assert (await ops.outcome("a1")).status == "rejected_by_policy"
+
+
+@pytest.mark.proves("CLIENT-1")
+async def test_a_decision_on_no_version_is_taken_although_a_look_up_came_in_between(
     own_stage, provider, refund
 ):
     provider.configure(
@@ -275,17 +288,22 @@ async def test_a_decision_whose_answer_is_lost_is_told_so_and_not_repeated(
     )
     async with through(own_stage) as (agent, _):
         await agent.call("refund", refund, operation_id="r1")
-    async with through(own_stage, first("rst"), role="operator") as (ops, lossy):
-        with pytest.raises(ServiceUnavailable):
-            await ops.resolve("r1", "done", operator="night-shift", note="seen")
-        assert [each.status for each in lossy.posts("/v1/operations/r1/resolve")] == [200]
-    async with through(own_stage, role="operator") as (ops, _):
-        assert (await ops.outcome("r1")).status == "succeeded"
-        told = await ops.timeline("r1")
-        by_operator = [entry for entry in told if entry["role"] == "operator"]
-        assert len({entry["at"] for entry in by_operator}) == 1
+    async with through(own_stage, role="operator") as (ops, lossy):
+        real, asked = ops.outcome, 0
+
+        async def outdated(operation_id: str) -> Any:
+            nonlocal asked
+            asked += 1
+            found = await real(operation_id)
+            return replace(found, version=found.version - 1) if asked == 1 else found
+
+        ops.outcome = outdated
+        told = await ops.resolve("r1", "done", operator="night-shift", note="seen")
+        assert told.status == "succeeded"
+        assert asked > 1
         with pytest.raises(StaleVersion):
             await ops.resolve("r1", "done", operator="x", note="x", version=1)
+        assert lossy.posts("/v1/operations/r1/resolve")[0].status == 409
 
 
 @pytest.mark.proves("CLIENT-2")

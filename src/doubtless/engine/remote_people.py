@@ -7,7 +7,7 @@ repeated: whether it was taken is to be looked at, and `ServiceUnavailable` says
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from doubtless.core.decisions import Word
 from doubtless.core.model import Grant, Json
@@ -18,9 +18,10 @@ from doubtless.engine.people import word_of
 from doubtless.engine.remote_asking import PAGE_MAX, Remote, checked, members, part
 from doubtless.engine.remote_wire import Ask
 from doubtless.engine.stream import read_outcome
-from doubtless.errors import BadEvent, DecisionRefused, SettingsError
+from doubtless.errors import BadEvent, DecisionRefused, SettingsError, StaleVersion
 
 T = TypeVar("T")
+RESOLVE_TRIES: Final = 10
 
 
 class RemotePeople(Remote):
@@ -39,17 +40,24 @@ class RemotePeople(Remote):
     ) -> Outcome:
         """Do as `People.resolve` says. The operator is the token's, whatever `operator` says."""
         word: Word = word_of(decision)
-        if version is None:  # what is decided on is what stands there now
-            version = (await self.outcome(operation_id)).version
         body: dict[str, Json] = {
             "decision": word.value,
             "note": note,
-            "version": version,
             "provider_operation_id": provider_operation_id,
             "mark_duplicate": mark_duplicate,
         }
-        told = await self._decide(operation_id, "resolve", body, expected=version)
-        return read_outcome(told)
+        tries_left = RESOLVE_TRIES if version is None else 1
+        while True:
+            # Where none was said, what is decided on is what stands there now.
+            on = version or (await self.outcome(operation_id)).version
+            said = {**body, "version": on}
+            tries_left -= 1
+            try:
+                told = await self._decide(operation_id, "resolve", said, expected=on)
+                return read_outcome(told)
+            except StaleVersion:  # a look-up came in between; nothing was done
+                if not tries_left:
+                    raise
 
     async def approve(
         self, operation_id: str, *, operator: str, note: str, payload_hash: str | None
