@@ -1,6 +1,7 @@
 """Settings that every test shares."""
 
 import os
+import uuid
 
 import pytest
 from hypothesis import settings
@@ -15,3 +16,12 @@ settings.load_profile("doubtless")
 def anyio_backend():
     """Run coroutine tests on asyncio alone: it is the only loop that is supported."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres(request):
+    """A PostgreSQL server, shared by the processes of this run; started by the first who asks."""
+    from tests.postgres import Postgres  # noqa: PLC0415 - few tests need it
+
+    worker = getattr(request.config, "workerinput", {"testrunuid": uuid.uuid4().hex})
+    return Postgres(worker["testrunuid"][:12], worker.get("workerid", "one"))

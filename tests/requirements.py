@@ -317,4 +317,6 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "OUTBOX-6": "An operation that would not be carried out is not prepared, and says why.",
     "OUTBOX-7": "A connection of the user's is refused, with the reason.",
     "OUTBOX-8": "What is prepared alone is carried out by a worker, within a day.",
+    # The PostgreSQL ledger.
+    "PG-1": "One schema, by number, and one text of every statement serve both databases.",
 }

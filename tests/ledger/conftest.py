@@ -1,4 +1,4 @@
-"""Ledgers to test with."""
+"""Ledgers to test with. What is promised of ledgers holds of both kinds: each test runs on both."""
 
 from collections.abc import Iterator
 
@@ -7,13 +7,30 @@ import pytest
 from doubtless.ledger.store import Ledger, open_ledger
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request) -> str:
+    """The kind of ledger. `samples.ON_SQLITE` is for tests about SQLite's files."""
+    return str(request.param)
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "ledger.db"
 
 
 @pytest.fixture
-def url(path) -> str:
+def url(request, database, path) -> str:
+    """The address of a ledger that nobody has opened yet; on PostgreSQL it is there, and empty."""
+    if database == "postgres":
+        return str(request.getfixturevalue("postgres").empty())
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def absent(request, database, path) -> str:
+    """The address of a ledger that doesn't exist."""
+    if database == "postgres":
+        return str(request.getfixturevalue("postgres").fresh())
     return f"sqlite:///{path}"
 
 
@@ -25,7 +42,8 @@ def ledger(url) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def memory() -> Iterator[Ledger]:
-    """A ledger in memory, without a thread: for what needs neither disk nor concurrency."""
-    with open_ledger("sqlite://", inline=True) as found:
+def memory(request, database) -> Iterator[Ledger]:
+    """A ledger without a thread, for what needs no concurrency; on SQLite it is in memory."""
+    url = request.getfixturevalue("postgres").empty() if database == "postgres" else "sqlite://"
+    with open_ledger(url, inline=True) as found:
         yield found

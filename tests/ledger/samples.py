@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 
+import pytest
+
 from doubtless.core.model import (
     Approval,
     Attempt,
@@ -29,6 +31,8 @@ from doubtless.ledger import attempts, bodies, claims, operations
 from doubtless.ledger.journal import OPERATION
 from doubtless.ledger.store import BATCH_WORK_MAX_S, Ledger, Transaction
 
+ON_SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+ON_POSTGRES = pytest.mark.parametrize("database", ["postgres"], indirect=True)
 AGENT = Principal(name="agent-1", role=Role.AGENT)
 WORKER = Principal(name="worker-1", role=Role.WORKER)
 OPERATOR = Principal(name="operator-1", role=Role.OPERATOR)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import apsw
 import pytest
+from tests.ledger import samples
 
 from doubtless.errors import LedgerError, LedgerOutdated
 from doubtless.ledger import migrate
@@ -13,7 +14,7 @@ from doubtless.ledger.store import open_ledger
 SECOND = migrate.Migration(
     number=2,
     name="0002_more.sql",
-    text="create table more (tenant text not null default 'main', a text) strict;",
+    text="create table more (tenant text not null default 'main', a text);",
 )
 
 
@@ -22,15 +23,15 @@ def known(monkeypatch):
     """Let the release know other migrations than its own."""
 
     def know(*migrations: migrate.Migration) -> None:
-        monkeypatch.setattr(migrate, "known", lambda: migrations)
+        monkeypatch.setattr(migrate, "known", lambda kind="sqlite": migrations)
 
     return know
 
 
 @pytest.fixture
-def first(known) -> migrate.Migration:
+def first(known, database) -> migrate.Migration:
     """Let the release know its first migration alone, and return it."""
-    found = migrate.known()[0]
+    found = migrate.known(database)[0]
     known(found)
     return found
 
@@ -42,96 +43,102 @@ def execute(path, *statements: str) -> None:
     connection.close()
 
 
-def test_the_migrations_are_numbered_without_gaps():
-    assert [item.number for item in migrate.known()] == list(range(1, len(migrate.known()) + 1))
+def test_the_migrations_are_numbered_without_gaps(database):
+    numbers = [item.number for item in migrate.known(database)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert [item.name for item in migrate.known("sqlite")] == [
+        item.name for item in migrate.known("postgres")
+    ]
 
 
-def test_an_absent_ledger_is_created_complete(url):
-    assert migrate.pending(url) == [item.name for item in migrate.known()]
-    open_ledger(url).close()
-    assert migrate.pending(url) == []
-    assert migrate.migrate(url) == []
+def test_an_absent_ledger_is_created_complete(absent, database):
+    assert migrate.pending(absent) == [item.name for item in migrate.known(database)]
+    open_ledger(absent).close()
+    assert migrate.pending(absent) == []
+    assert migrate.migrate(absent) == []
 
 
+@samples.ON_SQLITE
 def test_an_empty_file_becomes_a_ledger_for_its_owner_alone(url, path):
     path.touch(mode=0o644)
     open_ledger(url).close()
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_migrating_an_absent_ledger_creates_it(url):
-    assert migrate.migrate(url) == [item.name for item in migrate.known()]
-    open_ledger(url).close()
+def test_migrating_an_absent_ledger_creates_it(absent, database):
+    assert migrate.migrate(absent) == [item.name for item in migrate.known(database)]
+    open_ledger(absent).close()
 
 
-def test_an_older_ledger_is_refused_with_the_command_that_mends_it(url, known, first):
-    open_ledger(url).close()
+def test_an_older_ledger_is_refused_with_the_command_that_mends_it(absent, known, first):
+    open_ledger(absent).close()
     known(first, SECOND)
     with pytest.raises(LedgerOutdated, match=r"0002_more\.sql.*`doubtless migrate`"):
-        open_ledger(url)
-    assert migrate.pending(url) == ["0002_more.sql"]
-    assert migrate.migrate(url) == ["0002_more.sql"]
-    assert migrate.migrate(url) == []
-    with open_ledger(url) as ledger:
+        open_ledger(absent)
+    assert migrate.pending(absent) == ["0002_more.sql"]
+    assert migrate.migrate(absent) == ["0002_more.sql"]
+    assert migrate.migrate(absent) == []
+    with open_ledger(absent) as ledger:
         more = "select count(*) from more where tenant = 'main'"
         assert ledger.read(lambda tx: tx.tuples(more)) == [(0,)]
 
 
-def test_opening_never_migrates(url, known, first):
-    open_ledger(url).close()
+def test_opening_never_migrates(absent, known, first):
+    open_ledger(absent).close()
     known(first, SECOND)
     for _ in range(2):
         with pytest.raises(LedgerOutdated):
-            open_ledger(url)
+            open_ledger(absent)
 
 
-def test_a_newer_ledger_is_refused_with_the_advice_to_upgrade(url, known, first):
+def test_a_newer_ledger_is_refused_with_the_advice_to_upgrade(absent, known, first):
     known(first, SECOND)
-    open_ledger(url).close()
+    open_ledger(absent).close()
     known(first)
     for attempt in (open_ledger, migrate.migrate, migrate.pending):
         with pytest.raises(LedgerOutdated, match="upgrade doubtless"):
-            attempt(url)
+            attempt(absent)
 
 
-def test_a_migration_that_was_changed_after_it_was_applied_is_noticed(url, known, first):
-    open_ledger(url).close()
+def test_a_migration_that_was_changed_after_it_was_applied_is_noticed(absent, known, first):
+    open_ledger(absent).close()
     known(replace(first, text=first.text + "-- one more line\n"))
     for attempt in (open_ledger, migrate.migrate, migrate.pending):
         with pytest.raises(LedgerError, match="was changed"):
-            attempt(url)
+            attempt(absent)
 
 
-def test_the_line_endings_of_a_checkout_are_no_change(url, known, first):
-    open_ledger(url).close()
+def test_the_line_endings_of_a_checkout_are_no_change(absent, known, first):
+    open_ledger(absent).close()
     known(replace(first, text=first.text.replace("\n", "\r\n")))
-    open_ledger(url).close()
+    open_ledger(absent).close()
 
 
-def test_a_migration_that_fails_leaves_the_ledger_as_it_was(url, known, first):
-    open_ledger(url).close()
+def test_a_migration_that_fails_leaves_the_ledger_as_it_was(absent, known, first):
+    open_ledger(absent).close()
     known(first, SECOND, replace(SECOND, number=3, name="0003_bad.sql", text="create nonsense"))
     with pytest.raises(LedgerError, match="nonsense"):
-        migrate.migrate(url)
-    assert migrate.pending(url) == ["0003_bad.sql"]
+        migrate.migrate(absent)
+    assert migrate.pending(absent) == ["0003_bad.sql"]
 
 
-def test_a_ledger_that_could_not_be_created_stays_empty(url, known, first):
+def test_a_ledger_that_could_not_be_created_stays_empty(absent, known, first):
     known(first, replace(SECOND, text="create nonsense"))
     with pytest.raises(LedgerError, match="nonsense"):
-        open_ledger(url)
+        open_ledger(absent)
     known(first)
-    open_ledger(url).close()
+    open_ledger(absent).close()
 
 
-def test_migrating_at_once_applies_each_migration_once(url, known, first):
-    open_ledger(url).close()
+def test_migrating_at_once_applies_each_migration_once(absent, known, first):
+    open_ledger(absent).close()
     known(first, SECOND)
     with ThreadPoolExecutor(4) as pool:
-        applied = list(pool.map(lambda _: migrate.migrate(url), range(4)))
+        applied = list(pool.map(lambda _: migrate.migrate(absent), range(4)))
     assert sorted(applied) == [[], [], [], ["0002_more.sql"]]
 
 
+@samples.ON_SQLITE
 def test_another_sqlite_database_is_refused_and_left_as_it_was(url, path):
     execute(path, "create table theirs (a)", "insert into theirs values (1)")
     for attempt in (open_ledger, migrate.migrate, migrate.pending):
@@ -142,12 +149,14 @@ def test_another_sqlite_database_is_refused_and_left_as_it_was(url, path):
         assert connection.execute("select name from sqlite_schema").fetchall() == [("theirs",)]
 
 
+@samples.ON_SQLITE
 def test_another_programs_empty_database_is_refused(url, path):
     execute(path, "pragma application_id = 7")
     with pytest.raises(LedgerError, match="not a ledger"):
         open_ledger(url)
 
 
+@samples.ON_SQLITE
 def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(url, path):
     content = b"Dear ledger, this is a letter. " * 50
     path.write_bytes(content)
@@ -156,6 +165,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(url, path):
     assert path.read_bytes() == content
 
 
+@samples.ON_SQLITE
 def test_a_ledger_in_another_journal_mode_is_brought_back_to_the_wal(url, path):
     open_ledger(url).close()
     execute(path, "pragma journal_mode = delete")

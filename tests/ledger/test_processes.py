@@ -81,12 +81,12 @@ def test_two_processes_write_at_once_and_neither_starves(url):
                 assert found is not None
 
 
-def test_four_processes_that_create_one_ledger_all_find_the_same(url):
+def test_four_processes_that_create_one_ledger_all_find_the_same(absent):
     with (
-        process("create", url) as a,
-        process("create", url) as b,
-        process("create", url) as c,
-        process("create", url) as d,
+        process("create", absent) as a,
+        process("create", absent) as b,
+        process("create", absent) as c,
+        process("create", absent) as d,
     ):
         children = (a, b, c, d)
         for child in children:

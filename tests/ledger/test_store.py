@@ -37,16 +37,14 @@ def counted(tx):
         "sqlite://///server/share/ledger.db",
         "sqlite:///nowhere/ledger.db",
         "sqlite:///a%00b",
+        "postgresql://host:port:5432/ledger",
+        "postgresql://host/ledger?unheard_of=1",
+        "postgresql://host/ledger?schema=Not%20One",
     ],
 )
 def test_an_address_that_is_none_is_refused_with_the_reason(url):
     with pytest.raises(LedgerError, match="ledger"):
         open_ledger(url)
-
-
-def test_a_postgresql_address_is_refused_as_not_in_this_release():
-    with pytest.raises(LedgerError, match="not in this release"):
-        open_ledger("postgresql://localhost/doubtless")
 
 
 def test_a_relative_address_is_taken_from_the_working_directory(tmp_path, monkeypatch):
@@ -67,12 +65,14 @@ def test_a_path_with_signs_that_mean_something_in_addresses_works(tmp_path):
     assert (tmp_path / "a b?c%d.db").exists()
 
 
+@samples.ON_SQLITE
 def test_a_new_ledger_belongs_to_its_owner_alone(ledger, path):
     ledger.write(add("one"))
     for name in (path, path.with_name("ledger.db-wal"), path.with_name("ledger.db-shm")):
         assert stat.S_IMODE(name.stat().st_mode) == 0o600
 
 
+@samples.ON_SQLITE
 def test_every_connection_is_in_wal_mode_with_full_synchronisation(ledger, url):
     with open_ledger(url, inline=True) as inline:
         for run in (ledger.read, ledger.write, inline.read):
@@ -213,6 +213,7 @@ def test_a_reader_sees_one_moment_throughout(ledger):
     assert ledger.read(counted) == 1
 
 
+@samples.ON_SQLITE
 def test_a_lock_that_another_connection_keeps_is_waited_for_and_then_told(ledger, url, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
     other = sqlite.Connection(sqlite.parse(url))
@@ -233,6 +234,7 @@ def test_a_unit_that_waits_for_another_one_is_told_instead_of_hanging(ledger):
     assert ledger.write(counted) == 0
 
 
+@samples.ON_SQLITE
 def test_a_clock_that_fails_refuses_units_and_stops_nothing(url):
     times: list[int] = [1]
     with open_ledger(url, clock=lambda: times[0]) as ledger:
@@ -243,6 +245,7 @@ def test_a_clock_that_fails_refuses_units_and_stops_nothing(url):
         assert ledger.write(add("one")) == 1
 
 
+@samples.ON_SQLITE
 def test_an_interrupted_inline_unit_leaves_nothing_behind(url):
     def interrupt() -> int:
         raise KeyboardInterrupt
@@ -329,6 +332,7 @@ def test_rows_come_by_column_name(ledger):
     assert ledger.read(lambda tx: tx.rows(row, digest="one")) == [{"digest": "one", "at_ms": 0}]
 
 
+@samples.ON_SQLITE
 def test_the_clock_never_goes_back_even_when_the_wall_clock_does(url):
     wall = iter([5_000, 5_000, 9_000, 2_000, 2_000, 3_000, 10_000])
     with open_ledger(url, clock=lambda: next(wall), inline=True) as ledger:
@@ -340,11 +344,11 @@ def test_the_clock_never_goes_back_even_when_the_wall_clock_does(url):
 
 
 def test_a_due_time_or_a_lease_never_moves_the_clock(url):
-    wall = [1_000]
-    with open_ledger(url, clock=lambda: wall[0], inline=True) as ledger:
-        made = samples.operation("op", due_ms=9_000_000, valid_until_ms=9_000_000)
+    with open_ledger(url, inline=True) as ledger:
+        late = 2**52
+        made = samples.operation("op", due_ms=late, valid_until_ms=late)
         ledger.write(lambda tx: samples.begin(tx, made))
-        assert ledger.write(lambda tx: tx.now_ms) == 1_000
+        assert ledger.write(lambda tx: tx.now_ms - tx.wall_ms) == 0
 
 
 def test_times_only_grow_over_concurrent_writers(ledger):
@@ -378,7 +382,7 @@ def test_a_value_that_the_database_cannot_hold_is_refused_and_nothing_is_recorde
 def test_a_number_that_json_does_not_carry_exactly_is_refused_wherever_it_hides(memory, number):
     made = samples.operation("op")
     for change in ({"valid_until_ms": number}, {"looks": number}):
-        with pytest.raises((ValueError, LedgerError), match=r"JSON|INTEGER|NULL"):
+        with pytest.raises((ValueError, LedgerError), match=r"JSON|INTEGER|NULL|bigint"):
             memory.write(
                 lambda tx, change=change: samples.begin(tx, samples.operation("op", **change))
             )

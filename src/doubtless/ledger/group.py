@@ -1,5 +1,6 @@
 """Group commit: many units of work in one transaction, each of which may fail alone."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -7,7 +8,15 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from doubtless.errors import LedgerError, LedgerUnavailable
 from doubtless.ledger.codec import integer_of
-from doubtless.ledger.transaction import LedgerBusy, Session, Transaction
+from doubtless.ledger.transaction import (
+    CommitUnknown,
+    ConnectionLost,
+    LedgerBusy,
+    LedgerConflict,
+    Session,
+    Times,
+    Transaction,
+)
 
 Sink = TypeVar("Sink")
 Work: TypeAlias = Callable[[Transaction], object]
@@ -27,6 +36,9 @@ FLOOR: Final = """
      where tenant = 'main'
  returning clock_floor_ms, clock_break_ms
 """
+SETTLE_S: Final = 30.0  # how long it is tried to find out what became of a commit
+SETTLE_PAUSE_S: Final = 0.1
+RERUNS_MAX: Final = 5  # of a unit alone, after others were at the same rows
 TOUCH: Final = "update meta set mended = mended + 1 where tenant = 'main'"
 
 
@@ -67,40 +79,73 @@ class Group(Generic[Sink]):
 
         A unit that raises is taken back alone, and answered with what it raised. If the transaction
         itself fails, every unit is answered with LedgerUnavailable, and nothing of any is recorded;
-        where even that can't be made sure, the text says so.
+        where even that can't be made sure, the text says so. If others were at the same rows, each
+        unit is run again in a transaction of its own.
         """
-        taken: list[Sink] = []
+        taken: list[Unit[Sink]] = []
+        try:
+            return self._batch(units, taken)
+        except LedgerConflict:
+            return [answer for unit in taken for answer in self._again(unit)]
+
+    def _again(self, unit: Unit[Sink]) -> list[Answer[Sink]]:
+        told = ""
+        for _ in range(RERUNS_MAX):
+            try:
+                return self._batch(iter((unit,)), [])
+            except LedgerConflict as error:
+                told = f"{error}: {NOTHING}"
+        return [(unit[1], None, LedgerUnavailable(told))]
+
+    def _batch(self, units: Iterator[Unit[Sink]], taken: list[Unit[Sink]]) -> list[Answer[Sink]]:
         answers: list[Answer[Sink]] = []
         began = committing = False
         try:
             self._begin()
             began = True
-            for work, sink in units:
-                taken.append(sink)
-                value, error = self._one(work)
-                answers.append((sink, value, error))
+            for unit in units:
+                taken.append(unit)
+                value, error = self._one(unit[0])
+                answers.append((unit[1], value, error))
             committing = True
             self._session.commit()
         except BaseException as error:  # callers wait for an answer, whatever it is
-            mended = self._mend() if began else self._give_up(error)
-            told = f"{error}: {NOTHING if mended or not committing else IN_DOUBT}"
             if not taken:
-                taken.append(next(units)[1])
+                taken.append(next(units))
+            if isinstance(error, LedgerConflict):
+                with suppress(LedgerUnavailable):
+                    self._session.rollback()
+                self._sound = self._session.broken is None
+                raise
+            if isinstance(error, CommitUnknown):
+                mended = self._found_out(error)
+            else:
+                mended = self._mend() if began else self._give_up(error)
+            if mended is None:  # it was committed, as it turns out
+                self._count(len(answers))
+                return answers
+            told = f"{error}: {NOTHING if mended or not committing else IN_DOUBT}"
             if not isinstance(error, Exception):
                 raise  # only inline, where it interrupts the caller itself
-            return [(sink, None, LedgerUnavailable(told)) for sink in taken]
+            return [(sink, None, LedgerUnavailable(told)) for _, sink in taken]
         self._count(len(answers))
         return answers
 
     def _begin(self) -> None:
         if not self._sound and not self._mend():
             raise LedgerUnavailable("the ledger failed, and still can't be written")
-        self._session.begin(write=True)
-        wall_ms = self._clock()
-        now_ms, break_ms = self._session.execute(FLOOR, {"wall_ms": wall_ms})[0]
-        self._transaction.wall_ms = wall_ms
-        self._transaction.now_ms = integer_of(now_ms)
-        self._transaction.break_ms = integer_of(break_ms)
+        try:
+            times = self._session.begin(write=True)
+        except ConnectionLost:  # while it was idle, most likely: nothing is in doubt
+            if not self._mend():
+                raise
+            times = self._session.begin(write=True)
+        if times is None:
+            wall_ms = self._clock()
+            now_ms, break_ms = self._session.execute(FLOOR, {"wall_ms": wall_ms})[0]
+            times = integer_of(now_ms), wall_ms, integer_of(break_ms)
+        transaction = self._transaction
+        transaction.now_ms, transaction.wall_ms, transaction.break_ms = times
 
     def _one(self, work: Work) -> tuple[object, BaseException | None]:
         session = self._session
@@ -108,13 +153,13 @@ class Group(Generic[Sink]):
         try:
             value = work(self._transaction)
             self._transaction.flush()
+            self._raise_broken()  # the unit may have swallowed it
+            session.keep()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, whatever it is
             self._transaction.forget()
             self._raise_broken()
             session.undo()
             return None, error
-        self._raise_broken()  # the unit may have swallowed it
-        session.keep()
         return value, None
 
     def _raise_broken(self) -> None:
@@ -153,6 +198,21 @@ class Group(Generic[Sink]):
             return True
         return False
 
+    def _found_out(self, unknown: CommitUnknown) -> bool | None:
+        """Find out what became of a commit: None if it stands, True if it doesn't, False if open.
+
+        The commit of `_mend` comes after it in any case: it waits until the connection that was
+        lost has ended its turn, and until standbys have all that was committed before.
+        """
+        end_s = time.monotonic() + SETTLE_S
+        while True:
+            with suppress(LedgerError):
+                if self._mend():
+                    return None if self._session.execute(*unknown.proof) else True
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(SETTLE_PAUSE_S)
+
     def _reopen(self) -> bool:
         if self._renew is None:
             return False
@@ -185,14 +245,14 @@ READ_FLOOR: Final = "select clock_floor_ms, clock_break_ms from meta where tenan
 
 def read_with(session: Session, clock: Callable[[], int], work: Work) -> object:
     """Run `work` on one snapshot of the ledger and end it without a commit."""
-    session.begin(write=False)
+    times: Times | None = session.begin(write=False)
     try:
-        floor_ms, break_ms = session.execute(READ_FLOOR, {})[0]
-        wall_ms = clock()
-        now_ms = max(wall_ms, integer_of(floor_ms))
-        transaction = Transaction(
-            session, now_ms=now_ms, wall_ms=wall_ms, break_ms=integer_of(break_ms)
-        )
+        if times is None:
+            floor_ms, break_ms = session.execute(READ_FLOOR, {})[0]
+            wall_ms = clock()
+            times = max(wall_ms, integer_of(floor_ms)), wall_ms, integer_of(break_ms)
+        now_ms, wall_ms, break_ms = times
+        transaction = Transaction(session, now_ms=now_ms, wall_ms=wall_ms, break_ms=break_ms)
         value = work(transaction)
         transaction.flush()  # refused here, where nothing may be written, rather than lost
         return value

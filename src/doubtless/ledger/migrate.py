@@ -6,17 +6,24 @@ when it is opened; `migrate` is what changes it.
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from os import urandom
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from doubtless.errors import LedgerError, LedgerOutdated
+from doubtless.ledger import sqlite
+from doubtless.ledger.address import is_postgres, masked, scheme_of
 from doubtless.ledger.codec import Value, integer_of, text_of
-from doubtless.ledger.sqlite import APPLICATION_ID, Connection, Place, parse
+
+if TYPE_CHECKING:
+    from doubtless.ledger import postgres
+
+Place: TypeAlias = "sqlite.Place | postgres.Place"
+Connection: TypeAlias = "sqlite.Connection | postgres.Connection"
 
 _NAME: Final = re.compile(r"(\d{4})_\w+\.sql")
 
@@ -35,11 +42,42 @@ class Migration:
         return sha256(self.text.replace("\r\n", "\n").encode()).hexdigest()
 
 
-@lru_cache(maxsize=1)
-def known() -> tuple[Migration, ...]:
-    """Return the migrations of this release, in order."""
+def parse(url: str) -> Place:
+    """Read the address of a ledger.
+
+    Raises:
+        LedgerError: it is none, or the driver of its database is not installed.
+        LedgerUnsafe: the file is on a network file system, where SQLite's locks don't hold.
+    """
+    if scheme_of(url) == "sqlite":
+        return sqlite.parse(url)
+    if not is_postgres(url):
+        raise LedgerError(f"{masked(url)!r} is no address of a ledger: write sqlite:///path.db")
+    try:
+        from doubtless.ledger import postgres  # noqa: PLC0415 - its driver is an extra
+    except ImportError as error:
+        raise LedgerError(
+            f"a PostgreSQL ledger needs its driver: pip install 'doubtless[postgres]' ({error})"
+        ) from error
+    return postgres.parse(url)
+
+
+def open_connection(place: Place) -> Connection:
+    """Open a connection, of whatever it turns out to be to. Raises: what its kind raises."""
+    if isinstance(place, sqlite.Place):
+        return sqlite.Connection(place)
+    return place.open()
+
+
+def _kind(connection: Connection) -> str:
+    return "sqlite" if isinstance(connection, sqlite.Connection) else "postgres"
+
+
+@lru_cache(maxsize=2)
+def known(kind: str = "sqlite") -> tuple[Migration, ...]:
+    """Return the migrations of this release for one database, in order."""
     found = []
-    for file in files("doubtless.ledger").joinpath("migrations", "sqlite").iterdir():
+    for file in files("doubtless.ledger").joinpath("migrations", kind).iterdir():
         if match := _NAME.fullmatch(file.name):
             text = file.read_text(encoding="utf-8")
             found.append(Migration(number=int(match[1]), name=file.name, text=text))
@@ -49,7 +87,7 @@ def known() -> tuple[Migration, ...]:
 @lru_cache(maxsize=1)
 def own_names() -> frozenset[str]:
     """Return the names of all tables, indexes and triggers of the ledger, in lower case."""
-    connection = Connection(Place(path=""))
+    connection = sqlite.Connection(sqlite.Place(path=""))
     try:
         for migration in known():
             connection.script(migration.text)
@@ -80,6 +118,8 @@ def prepare(
             f"the ledger {_place(connection)} lacks {len(missing)} migration(s), from"
             f" {missing[0].name} on: stop what uses it, and run `doubtless migrate`"
         )
+    if not isinstance(connection, sqlite.Connection):
+        connection.forget_writers()
 
 
 def migrate(url: str) -> list[str]:
@@ -91,16 +131,16 @@ def migrate(url: str) -> list[str]:
         LedgerOutdated: the ledger is newer than this release.
         LedgerError: the file is something else, or a migration was changed after it was applied.
     """
-    connection = Connection(parse(url))
+    connection = open_connection(parse(url))
     try:
         if _is_empty(connection):
             connection.assert_durable()
             _create(connection, _wall_ms(), urandom)
-            return [migration.name for migration in known()]
+            return [migration.name for migration in known(_kind(connection))]
         connection.assert_durable()
         applied = []
         while missing := _missing(connection):
-            connection.begin(write=True)
+            connection.begin_migration()
             try:
                 if (missing := _missing(connection)) and _apply(connection, missing[0], _wall_ms()):
                     applied.append(missing[0].name)
@@ -117,26 +157,34 @@ def pending(url: str) -> list[str]:
 
     Raises: what `migrate` raises.
     """
-    connection = Connection(parse(url))
+    connection = open_connection(parse(url))
     try:
-        missing = known() if _is_empty(connection) else _missing(connection)
+        every = known(_kind(connection))
+        missing = every if _is_empty(connection) else _missing(connection)
         return [migration.name for migration in missing]
     finally:
         connection.close()
 
 
 def _is_empty(connection: Connection) -> bool:
-    """Whether nothing was ever stored in the file.
+    """Whether nothing was ever stored there.
 
     Raises:
         LedgerError: something was, and it is no ledger.
     """
-    kind, count = connection.content()
-    if kind == APPLICATION_ID:
+    is_ledger, count = connection.content()
+    if is_ledger:
         return False
-    if kind or count:
-        raise LedgerError(f"{_place(connection)} is a SQLite database, but not a ledger")
+    if count:
+        raise LedgerError(NOT_A_LEDGER[_kind(connection)].format(place=_place(connection)))
     return True
+
+
+NOT_A_LEDGER: Final[Mapping[str, str]] = {
+    "sqlite": "{place} is a SQLite database, but not a ledger",
+    "postgres": "{place} has a schema of that name with other tables in it, so it is not a ledger:"
+    " give the ledger one of its own with ?schema=name",
+}
 
 
 META: Final = """
@@ -146,11 +194,11 @@ META: Final = """
 
 
 def _create(connection: Connection, now_ms: int, entropy: Callable[[int], bytes]) -> None:
-    connection.begin(write=True)
+    connection.begin_migration()
     try:
         if _is_empty(connection):
-            connection.script(f"pragma application_id = {APPLICATION_ID}")
-            for migration in known():
+            connection.mark()
+            for migration in known(_kind(connection)):
                 _apply(connection, migration, now_ms)
             connection.execute(META, {"ledger_id": entropy(16).hex(), "now_ms": now_ms})
         connection.commit()
@@ -183,7 +231,7 @@ APPLIED: Final = """
 
 def _missing(connection: Connection) -> list[Migration]:
     """Compare what was applied with what this release knows, and return what is still to do."""
-    todo = {migration.number: migration for migration in known()}
+    todo = {migration.number: migration for migration in known(_kind(connection))}
     for number, name, checksum in connection.execute(APPLIED, {}):
         migration = todo.pop(integer_of(number), None)
         if migration is None:
@@ -199,7 +247,7 @@ def _missing(connection: Connection) -> list[Migration]:
 
 
 def _place(connection: Connection) -> str:
-    return connection.place.path or "in memory"
+    return connection.place.shown
 
 
 def _wall_ms() -> int:

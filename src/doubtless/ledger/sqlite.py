@@ -6,7 +6,6 @@ vanish.
 """
 
 import contextlib
-import os
 import stat
 import tempfile
 import time
@@ -21,6 +20,8 @@ import apsw.ext
 
 from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe, StatementRefused
 from doubtless.ledger.codec import Row, Value
+from doubtless.ledger.mounts import NETWORK
+from doubtless.ledger.mounts import file_system as _file_system
 from doubtless.ledger.transaction import LedgerBusy, Params
 
 APPLICATION_ID: Final = 0x44_42_54_31  # "DBT1", in the file's header
@@ -29,21 +30,6 @@ BUSY_PAUSE_MAX_S: Final = 0.005
 STATEMENTS_MAX: Final = 512
 CACHE_KIB: Final = 65_536
 CHECKPOINT_PAGES: Final = 4_000
-NETWORK: Final = frozenset(
-    {
-        "afs",
-        "ceph",
-        "cifs",
-        "fuse.glusterfs",
-        "fuse.sshfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "smb3",
-        "smbfs",
-    }
-)
-
 _SETTINGS: Final = (
     "foreign_keys = on",
     "recursive_triggers = on",  # or `insert or replace` would delete without a trigger
@@ -88,6 +74,21 @@ class Place:
         """Whether nothing of it is ever on disk."""
         return not self.path
 
+    @property
+    def shown(self) -> str:
+        """How it is called in what people read."""
+        return self.path or "in memory"
+
+    def connect(self, *, reads_only: bool = False) -> "Connection":
+        """Open another connection. Raises: what `Connection` and `assert_durable` raise."""
+        connection = Connection(self, reads_only=reads_only)
+        try:
+            connection.assert_durable()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
 
 def parse(url: str) -> Place:
     """Read `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite://` (in memory).
@@ -115,21 +116,6 @@ def parse(url: str) -> Place:
     if (kind := _file_system(absolute.parent)) in NETWORK:
         raise LedgerUnsafe(f"{absolute} is on {kind}, where SQLite's locks and syncs do not hold")
     return Place(path=str(absolute), vfs=vfs)
-
-
-def _file_system(folder: Path) -> str:
-    """Return the type of the file system under `folder`, "" where the system doesn't tell."""
-    try:
-        device = folder.stat().st_dev
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split()[2] == wanted:
-            return after.split()[0]
-    return ""
 
 
 class Connection:
@@ -171,8 +157,10 @@ class Connection:
     def _pragma(self, name: str) -> Value:
         return cast("Value", self._cursor.execute(f"pragma {name}").fetchall()[0][0])
 
-    def content(self) -> tuple[int, int]:
-        """Return the application id in the file's header and the number of things in its schema.
+    def content(self) -> tuple[bool, int]:
+        """Return whether the file is marked as a ledger, and how many things stand in it.
+
+        Another program's mark counts as one of them.
 
         Raises:
             LedgerUnavailable: the file can't be read.
@@ -183,7 +171,20 @@ class Connection:
                 count = self._cursor.execute("select count(*) from sqlite_schema").fetchall()[0][0]
         except apsw.Error as error:
             raise _unavailable("could not be read", error) from error
-        return cast("int", kind), cast("int", count)
+        other = bool(kind) and kind != APPLICATION_ID
+        return kind == APPLICATION_ID, cast("int", count) + other
+
+    def mark(self) -> None:
+        """Mark an empty file as a ledger."""
+        self.script(f"pragma application_id = {APPLICATION_ID}")
+
+    def begin_migration(self) -> None:
+        """Open a transaction that changes the schema; wait for others first.
+
+        Raises:
+            LedgerUnavailable: another process kept its lock for too long, or the disk failed.
+        """
+        self.begin(write=True)
 
     def assert_durable(self) -> None:
         """Turn on the write-ahead log and check that it is on. In memory there is nothing to keep.

@@ -23,7 +23,7 @@ from doubtless.errors import LedgerError, LedgerUnavailable
 from doubtless.ledger import migrate, sqlite
 from doubtless.ledger.codec import text_of
 from doubtless.ledger.group import Answer, Group, Stats, Unit, read_with
-from doubtless.ledger.transaction import Session, Transaction
+from doubtless.ledger.transaction import ConnectionLost, Session, Transaction
 
 __all__ = ["Ledger", "Stats", "Transaction", "open_ledger"]
 
@@ -64,8 +64,9 @@ def open_ledger(
 
     Args:
         url: `sqlite:///relative.db` or `sqlite:////absolute.db`. `sqlite://` is in memory, gone
-            when it is closed: for tests and simulation only.
-        clock: The wall clock in milliseconds.
+            when it is closed: for tests and simulation only. Or `postgresql://user@host/database`,
+            any URI of libpq; `schema=` in it names another one than "doubtless".
+        clock: The wall clock in milliseconds. A PostgreSQL ledger goes by the server's alone.
         inline: No thread: units run and commit at once, in the calling thread, which must be the
             only one. For the deterministic simulator.
         entropy: Gives that many random bytes, for the id of a new ledger.
@@ -76,13 +77,8 @@ def open_ledger(
         LedgerUnavailable: it can't be opened or read.
         LedgerError: the address, or the file behind it, is no ledger.
     """
-    scheme = url.partition(":")[0].lower()
-    if scheme in {"postgres", "postgresql"}:
-        raise LedgerError("a PostgreSQL ledger is not in this release: use sqlite:///path.db")
-    if scheme != "sqlite":
-        raise LedgerError(f"{url!r} is no address of a ledger: write sqlite:///path.db")
-    place = sqlite.parse(url)
-    connection = sqlite.Connection(place)
+    place = migrate.parse(url)
+    connection = migrate.open_connection(place)
     try:
         migrate.prepare(connection, now_ms=clock(), entropy=entropy)
         return Ledger(place, connection, clock=clock, inline=inline)
@@ -99,8 +95,8 @@ class Ledger:
 
     def __init__(
         self,
-        place: sqlite.Place,
-        connection: sqlite.Connection,
+        place: migrate.Place,
+        connection: migrate.Connection,
         *,
         clock: Callable[[], int],
         inline: bool,
@@ -112,7 +108,7 @@ class Ledger:
         self._inline: Final = inline
         self._group: Final = Group[Sink](
             connection,
-            renew=None if place.in_memory else lambda: _connect(place),
+            renew=None if place.in_memory else place.connect,
             clock=clock,
         )
         self._queue: Final = SimpleQueue[Unit[Sink] | None]()
@@ -219,8 +215,14 @@ class Ledger:
         try:
             session = self._readers.pop()
         except IndexError:
-            session = _connect(self._place, reads_only=True)
+            session = self._place.connect(reads_only=True)
         try:
+            return cast("T", read_with(session, self._clock, work))
+        except ConnectionLost:  # it may have been idle for long
+            session.close()
+            while self._readers:
+                self._readers.pop().close()
+            session = self._place.connect(reads_only=True)
             return cast("T", read_with(session, self._clock, work))
         finally:
             self._put_back(session)
@@ -234,9 +236,14 @@ class Ledger:
         """
         if self._closed:
             raise LedgerUnavailable("the ledger is closed")
+        if not isinstance(self._place, sqlite.Place):
+            raise LedgerError(
+                "app.transaction() on a PostgreSQL ledger is not in this release: prepare the"
+                " operation after your own commit, under an operation_id that you keep"
+            )
         if self._place.in_memory or self._inline:
             raise LedgerError("a ledger in memory has one connection alone: use sqlite:///path.db")
-        return _connect(self._place)
+        return self._place.connect()
 
     def _put_back(self, session: Session) -> None:
         if session.broken is None and not self._closed and len(self._readers) < READERS_MAX:
@@ -297,16 +304,6 @@ class Ledger:
                 self._queue.put(None)  # nothing comes after it: the gate is closed
                 return
             yield unit
-
-
-def _connect(place: sqlite.Place, *, reads_only: bool = False) -> sqlite.Connection:
-    connection = sqlite.Connection(place, reads_only=reads_only)
-    try:
-        connection.assert_durable()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _deliver(answers: list[Answer[Sink]]) -> None:

@@ -9,11 +9,28 @@ from doubtless.ledger.codec import Row, Value
 
 Params: TypeAlias = Mapping[str, Value] | tuple[Value, ...]
 Key: TypeAlias = tuple[str, str]
+Times: TypeAlias = tuple[int, int, int]  # `now_ms`, `wall_ms` and `break_ms` of a transaction
 Write: TypeAlias = "Callable[[Transaction, Key, list[Json]], None]"
 
 
 class LedgerBusy(LedgerUnavailable):
     """Another process kept its lock for too long. Nothing is wrong with disk or connection."""
+
+
+class ConnectionLost(LedgerUnavailable):
+    """A server is out of reach; what was not committed is not recorded."""
+
+
+class LedgerConflict(LedgerUnavailable):
+    """A deadlock or the like: the server took the transaction back, and it can be run again."""
+
+
+class CommitUnknown(LedgerUnavailable):
+    """Whether a transaction was committed is to be found out: `proof` finds a row if it was."""
+
+    def __init__(self, why: str, *, proof: tuple[str, Mapping[str, Value]]) -> None:
+        super().__init__(why)
+        self.proof = proof
 
 
 class Session(Protocol):
@@ -33,8 +50,8 @@ class Session(Protocol):
         """Run one insert, update or delete and return how many rows it changed."""
         ...
 
-    def begin(self, *, write: bool) -> None:
-        """Open a transaction."""
+    def begin(self, *, write: bool) -> Times | None:
+        """Open a transaction. A server tells its clock at once; a file has none."""
         ...
 
     def commit(self) -> None:

@@ -1,0 +1,97 @@
+"""What is said to PostgreSQL: how one text of a statement becomes its, and its own statements."""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+TURN_TIMEOUT_S: Final = 10  # how long a writer waits for its turn
+IDLE_TIMEOUT_S: Final = 5  # a process that is stopped in its turn loses it after that
+LOCK: Final = 0x44_42_54_31  # of migrations: "DBT1", and the name of the schema
+
+_TOKENS: Final = re.compile(
+    r"""
+    '(?:[^']|'')*'                      # a string
+  | "(?:[^"]|"")*"                      # a name
+  | --[^\n]*                            # a comment
+  | ::                                  # a cast
+  | :(?P<name>[a-z_][a-z0-9_]*)
+  | (?P<place>\?)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=2048)
+def translated(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Turn `:name` and `?` into `$1`, `$2`, …; return the names by number too."""
+    names: list[str] = []
+
+    def replace(found: re.Match[str]) -> str:
+        if found["place"]:
+            names.append("")
+            return f"${len(names)}"
+        name = found["name"]
+        if name is None:
+            return found[0]
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    return _TOKENS.sub(replace, sql), tuple(names)
+
+
+# --- the clock, and who has the turn -------------------------------------------------------------
+
+WALL: Final = "floor(extract(epoch from clock_timestamp()) * 1000)::bigint"
+# The wall clock is read when the row is ours, however long that took.
+BEGIN: Final = f"""
+    begin isolation level read committed read write;
+    select 1 from meta where tenant = 'main' for no key update;
+    with clock as materialized (select {WALL} as wall_ms)
+    update meta
+       set clock_floor_ms = greatest(clock_floor_ms, clock.wall_ms)
+      from clock
+     where tenant = 'main'
+ returning clock_floor_ms, clock.wall_ms, clock_break_ms;
+    insert into writer (tenant, id, number, at_ms)
+    values ('main', '{{writer}}', {{number}}, {WALL})
+        on conflict (tenant, id) do update set number = excluded.number, at_ms = excluded.at_ms;
+    savepoint unit
+"""  # noqa: S608 - nothing in it comes from outside
+BEGIN_READING: Final = f"""
+    begin isolation level repeatable read read only;
+    with clock as materialized (select {WALL} as wall_ms)
+    select greatest(clock_floor_ms, clock.wall_ms), clock.wall_ms, clock_break_ms
+      from meta, clock
+     where tenant = 'main'
+"""  # noqa: S608 - nothing in it comes from outside
+# Asked once the turn of the lost connection is over: then it has committed, or never will. An id of
+# a transaction would not do: another primary may have given the same one to somebody else.
+COMMITTED: Final = """
+    select 1 from writer where tenant = 'main' and id = :writer and number >= :number
+"""
+FORGET: Final = f"""
+    delete from writer where tenant = 'main' and at_ms < {WALL} - :kept_ms
+"""  # noqa: S608 - nothing in it comes from outside
+
+# --- sessions ------------------------------------------------------------------------------------
+
+# Nothing may ever cancel a COMMIT: not a time-out either.
+SETTINGS: Final = f"""
+    set statement_timeout = 0;
+    set lock_timeout = '{TURN_TIMEOUT_S}s';
+    set idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s';
+    set search_path = "{{schema}}";
+    set jit = off
+"""
+ASKED: Final = """
+    select current_setting('server_encoding'), pg_is_in_recovery()::text, current_setting('fsync'),
+           current_setting('full_page_writes'), current_setting('synchronous_commit')
+"""
+CONTENT: Final = """
+    select to_regclass(:schema || '.meta') is not null
+           and to_regclass(:schema || '.migration') is not null,
+           (select count(*)
+              from pg_class
+             where relnamespace = to_regnamespace(:schema))
+"""
