@@ -14,9 +14,9 @@ from tests.engine.people import Acts, book_of, decides, reviewed
 from doubtless import Call, Doubtless
 from doubtless.core.model import Evidence, Principal, Role, Shows, Source, Strength
 from doubtless.core.progress import Liveness
-from doubtless.engine import deliveries, steps
+from doubtless.engine import deliveries, settlements, steps
 from doubtless.engine.owner import liveness
-from doubtless.errors import SettingsError
+from doubtless.errors import LedgerUnavailable, SettingsError
 from doubtless.ledger.store import open_ledger
 
 
@@ -328,3 +328,26 @@ async def test_a_settlement_is_committed_with_its_change_of_state(tmp_path):
             )
         )
     assert found == [("n1", "succeeded", 3, 3)]
+
+
+@pytest.mark.proves("STREAM-4")
+async def test_a_stream_that_can_t_be_read_for_a_while_ends_neither_it_nor_the_application(
+    tmp_path, monkeypatch
+):
+    told, reads = Told(), 0
+    real = settlements.page
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads <= 2:
+            raise (LedgerUnavailable("the disk is away"), KeyError("a fault of ours"))[reads - 1]
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(settlements, "page", broken)
+    async with application(tmp_path) as app:
+        noting(app)
+        app.on_settled(told, name="billing")
+        await notes(app, 1)
+        await comes_true(lambda: told.operations == ["n1"])
+    assert reads > 2

@@ -27,6 +27,7 @@ POLL_S: Final = 1.0  # how often the stream is looked at for what other processe
 HOLD_S: Final = 15.0  # whoever delivers has it so long, and prolongs it
 RETRY_MIN_S: Final = 0.1  # the first pause after a failure; it doubles
 RETRY_MAX_S: Final = 60.0
+RELEASE_S: Final = 2.0  # how long a subscriber is given back at the end; else its hold runs out
 SKIP_MAX: Final = 1_000  # others' settlements that are read again after a restart, at most
 PAGE: Final = 100
 
@@ -108,10 +109,13 @@ class Delivery:
                 with anyio.move_on_after(POLL_S):
                     await rings.wait()
                 pause_s = RETRY_MIN_S
+                continue
             except DoubtlessError as error:
                 _log.warning("%s: %s: %s", Event.DELIVERY_FAILED, self._name, error)
-                await anyio.sleep(pause_s)
-                pause_s, seen = min(pause_s * 2, RETRY_MAX_S), None
+            except Exception:  # noqa: BLE001 - one subscriber must not end the application
+                _log.exception("%s: %s", Event.DELIVERY_FAILED, self._name)
+            await anyio.sleep(pause_s)
+            pause_s, seen = min(pause_s * 2, RETRY_MAX_S), None
 
     async def _deliver(self) -> int | None:
         """Deliver one page. Returns how far it came; None where somebody else delivers."""
@@ -130,7 +134,8 @@ class Delivery:
                 await self._position.advance(page.after)
             return page.after
         finally:
-            with anyio.CancelScope(shield=True), suppress(DoubtlessError):
+            # Whoever closes the application doesn't wait long for a service that is away.
+            with anyio.move_on_after(RELEASE_S, shield=True), suppress(DoubtlessError):
                 await self._position.release()
 
     async def _tell(self, settlement: Settlement, after: int) -> None:
