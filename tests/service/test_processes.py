@@ -5,6 +5,8 @@ import json
 import signal
 import socket
 import threading
+import time
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -191,6 +193,28 @@ def test_a_second_signal_ends_it_at_once_and_the_ledger_is_right(
         with Serving(stage.shell) as again:
             until(lambda: state(stage, "twice-1", again) == "succeeded")
     assert len(provider.effects()) == 1
+
+
+@pytest.mark.proves("SERVICE-25")
+def test_clients_that_do_nothing_hold_up_no_end(provider, contracts, tmp_path):
+    with staged(tmp_path, contracts) as stage, ExitStack() as stack:
+        address = ("127.0.0.1", stage.serving.port)
+        links = [stack.enter_context(socket.create_connection(address)) for _ in range(4)]
+        _silent, half, idle, deaf = links
+        half.sendall(
+            f"POST /v1/operations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {stage.tokens['agent']}\r\nContent-Length: 9\r\n\r\n{{".encode()
+        )
+        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle.recv(100).startswith(b"HTTP/1.1 200")
+        deaf.settimeout(1)
+        with suppress(TimeoutError):
+            while True:
+                deaf.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        began_s = time.monotonic()
+        assert stage.serving.stop() == 0
+        assert time.monotonic() - began_s < 4
+    assert "Traceback" not in stage.serving.log.read_text(encoding="utf-8")
 
 
 @pytest.mark.proves("SERVICE-25")

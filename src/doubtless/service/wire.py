@@ -49,6 +49,12 @@ class GuardedProtocol(H11Protocol):
         self._go_on_writing()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """End with the service: whoever still sends, or doesn't read, is not waited for."""
+        super().shutdown()
+        if self._is_answering and (self.cycle.more_body or self._answer_timer is not None):
+            self.transport.abort()
+
     def pause_writing(self) -> None:
         """Wait until the client reads, but not for ever."""
         super().pause_writing()
