@@ -214,7 +214,7 @@ def test_a_revoked_session_wide_approval_closes_the_gate():
 def test_one_approval_covers_the_attempts_of_one_operation():
     first = ends(opened(), RULES, T0 + 1_000, Seen.NOT_SENT)
     assert first.operation.state is State.PREPARED
-    at = first.operation.not_before_ms
+    at = first.operation.not_before_ms or 0
     assert isinstance(decide(first, RULES, now(at)).step, Send)
     assert isinstance(asks(sends(first, RULES, at), at + 10), Pass)
 

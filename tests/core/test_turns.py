@@ -30,9 +30,12 @@ def test_what_comes_after_others_is_woken_by_them_and_asks_nobody():
 
 
 @pytest.mark.proves("SEQ-3")
-@pytest.mark.parametrize("held", ["waits_for", "object_taken_by"])
-def test_an_object_that_comes_free_by_itself_is_asked_for_ever_less_often(held):
-    waiting = replace(record(), **{held: "older"})
+@pytest.mark.parametrize(
+    "waiting",
+    [replace(record(), waits_for="older"), replace(record(), object_taken_by="older")],
+    ids=["sibling", "object"],
+)
+def test_an_object_that_comes_free_by_itself_is_asked_for_ever_less_often(waiting):
     assert step(waiting) == Wait(until_ms=T0 + POLL_MS)
     assert step(waiting, T0 + 80_000) == Wait(until_ms=T0 + 80_000 + 10_000)
     late = T0 + DAY - 60_000

@@ -1,5 +1,6 @@
 """Approvals on a real ledger: who gives them, what goes on because of them, what is recorded."""
 
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from doubtless.errors import (
     PayloadNotShown,
 )
 from doubtless.ledger import operations
-from doubtless.ledger.store import open_ledger
+from doubtless.ledger.store import Transaction, open_ledger
 
 PAY: dict[str, Any] = {**WRITE, "approval": {"expires": "1h"}}
 ABOVE: dict[str, Any] = {**WRITE, "approval": {"when": "args.amount > `100`"}}
@@ -228,9 +229,10 @@ async def test_an_approval_that_runs_out_before_the_send_has_to_be_given_again(t
     assert paid == []
 
 
-def _is_over(tx) -> bool:
+def _is_over(tx: Transaction) -> bool:
     """Whether the approval has run out."""
     record = operations.load(tx, "main", "o1")
+    assert record is not None
     return record.approvals[0].expires_ms < tx.now_ms
 
 
@@ -393,4 +395,4 @@ async def test_a_stored_one_can_only_be_revoked(tmp_path):
             "delete from session_approval",
         ):
             with pytest.raises(Exception, match="revoked"):
-                ledger.write(lambda tx, sql=sql: tx.run(sql))
+                ledger.write(methodcaller("run", sql))

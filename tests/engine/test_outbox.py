@@ -515,7 +515,7 @@ def dialect(name: str) -> SimpleNamespace:
 
 @pytest.mark.proves("OUTBOX-7")
 async def test_a_foreign_sqlite_connection_is_refused_with_the_reason(shop):
-    connections = [
+    connections: list[Any] = [
         sqlite3.connect(":memory:"),
         apsw.Connection(":memory:"),
         of("aiosqlite.core"),

@@ -1,6 +1,8 @@
 """A disk that fails under a transaction of the user's: nothing is half there, as it is told."""
 
 import subprocess
+from functools import partial
+from operator import eq
 from pathlib import Path
 
 import apsw
@@ -16,6 +18,10 @@ from doubtless.ledger.store import open_ledger
 
 ORDERS = "create table orders (id integer primary key, name text)"
 COUNT = "select count(*) from orders where id = :id"
+
+
+def _from(nth: int, number: int) -> bool:
+    return number >= nth
 
 
 def held(ledger, number: int) -> tuple[bool, bool]:
@@ -71,7 +77,7 @@ async def test_whichever_write_fails_row_and_operation_are_both_there_or_neither
             writes = disk.done
             assert writes > 2
             for nth in range(1, writes + 2):
-                disk.fail(lambda n, nth=nth: n >= nth if lasting else n == nth, error=error)
+                disk.fail(partial(_from if lasting else eq, nth), error=error)
                 refused = await transacts(app, nth)
                 disk.heal()
                 there = held(app.ledger, nth)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import anyio
@@ -267,7 +268,7 @@ async def test_it_is_valid_for_a_day_unless_its_contract_says_how_long(tmp_path,
     with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}", inline=True) as ledger:
         valid_h = {}
         for name in "abc":
-            found = ledger.read(lambda tx, name=name: operations.get(tx, "main", name))
+            found = ledger.read(partial(operations.get, tenant="main", operation_id=name))
             assert found is not None
             valid_h[name] = (found.valid_until_ms - found.created_ms) / 3_600_000
     assert valid_h == {"a": 1, "b": 24, "c": 2}

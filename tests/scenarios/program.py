@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -206,7 +207,12 @@ async def outbox(line: Line, options: dict[str, Any], first: str, count: str) ->
         await asyncio.Event().wait()
 
 
-ROLES = {"callers": callers, "full_disk": full_disk, "batch": batch, "outbox": outbox}
+ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+    "callers": callers,
+    "full_disk": full_disk,
+    "batch": batch,
+    "outbox": outbox,
+}
 
 
 def act(port: int, role: str, options: dict[str, Any], *arguments: str) -> None:

@@ -249,8 +249,8 @@ def revoke(book: Book, tx: Transaction, session_id: str, grant_id: str, operator
     Raises:
         ApprovalNotFound: There is none of that id in that session.
     """
-    found = grants.get(tx, book.tenant, grant_id)
-    if found is None or found.session_id != session_id:
+    found = grants.get(tx, book.tenant, session_id, grant_id)
+    if found is None:
         raise ApprovalNotFound(session_id, grant_id)
-    grants.revoke(tx, book.tenant, grant_id, by=operator)
-    return grants.get(tx, book.tenant, grant_id) or found
+    grants.revoke(tx, book.tenant, session_id, grant_id, by=operator)
+    return grants.get(tx, book.tenant, session_id, grant_id) or found

@@ -96,9 +96,7 @@ def _claim(ask: Ask) -> str | None:
     )
 
 
-def _holder(
-    book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now
-) -> Operation | None:
+def _holder(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) -> Operation | None:
     """Return who stands in the way on the object: not what the call is to come after."""
     contract = ask.tool.contract
     if claim is None or contract.latest_wins:

@@ -26,7 +26,7 @@ def pass_on(
     if before.state is after.state:
         return False
     freed: list[Operation] = []
-    if after.state.ends:
+    if after.state.ends and sequences.is_awaited(tx, after):
         freed = sequences.dependents(tx, after.tenant, after.id)
         freed += _heirs(tx, after, now, latest_wins=latest_wins)
     elif after.state in CONTINUES_ON and before.state not in CONTINUES_ON:

@@ -23,27 +23,29 @@ def add(tx: Transaction, tenant: str, grant: Grant) -> None:
 
 
 GET: Final = statement(
-    "select {columns} from session_approval where tenant = :tenant and id = :id", GRANT
+    "select {columns} from session_approval"
+    " where tenant = :tenant and session_id = :session_id and id = :id",
+    GRANT,
 )
 
 
-def get(tx: Transaction, tenant: str, grant_id: str) -> Grant | None:
+def get(tx: Transaction, tenant: str, session_id: str, grant_id: str) -> Grant | None:
     """Return a session-wide approval, or None."""
-    rows = tx.tuples(GET, tenant=tenant, id=grant_id)
+    rows = tx.tuples(GET, tenant=tenant, session_id=session_id, id=grant_id)
     return GRANT.from_row(rows[0]) if rows else None
 
 
 REVOKE: Final = """
     update session_approval
        set revoked_ms = :revoked_ms, revoked_by = :revoked_by
-     where tenant = :tenant and id = :id and revoked_ms is null
+     where tenant = :tenant and session_id = :session_id and id = :id and revoked_ms is null
 """
 
 
-def revoke(tx: Transaction, tenant: str, grant_id: str, *, by: str) -> bool:
+def revoke(tx: Transaction, tenant: str, session_id: str, grant_id: str, *, by: str) -> bool:
     """Take a session-wide approval back from now on. False if it was taken back before."""
-    changed = tx.run(REVOKE, tenant=tenant, id=grant_id, revoked_ms=tx.now_ms, revoked_by=by)
-    return changed == 1
+    where = {"tenant": tenant, "session_id": session_id, "id": grant_id}
+    return tx.run(REVOKE, **where, revoked_ms=tx.now_ms, revoked_by=by) == 1
 
 
 OF_SESSION: Final = statement(

@@ -17,12 +17,9 @@ create table session_approval (
     note text collate "C" not null,
     revoked_ms bigint,
     revoked_by text collate "C",
-    primary key (tenant, id),
+    primary key (tenant, session_id, id),
     check ((revoked_ms is null) = (revoked_by is null))
 );
-
-create index session_approval_binds
-    on session_approval (tenant, session_id, principal, tool);
 
 create trigger session_approval_kept before update on session_approval for each row
   when (old.revoked_ms is not null

@@ -17,12 +17,9 @@ create table session_approval (
     note text not null,
     revoked_ms integer,
     revoked_by text,
-    primary key (tenant, id),
+    primary key (tenant, session_id, id),
     check ((revoked_ms is null) = (revoked_by is null))
 ) without rowid, strict;
-
-create index session_approval_binds
-    on session_approval (tenant, session_id, principal, tool);
 
 create trigger session_approval_kept before update on session_approval
 when old.revoked_ms is not null
