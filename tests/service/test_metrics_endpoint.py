@@ -33,7 +33,9 @@ async def test_one_service_tells_what_every_process_did_and_so_does_the_next(
         assert told[telemetry.UNKNOWN.name, "connection_reset"] == 1
         assert told[telemetry.OLDEST.name, "unknown"] >= 0
         assert (telemetry.OPERATIONS.name, "succeeded") not in told
-        async with Doubtless(stage.shell.ledger, contracts=tmp_path / "contracts.toml") as app:
+        async with Doubtless(
+            stage.shell.ledger, contracts=tmp_path / "contracts.toml", principal="agent-1"
+        ) as app:
             assert (await app.wait("lost-1", timeout=20)).status == "succeeded"
             await app.call("refund", {"charge": "ch_m2", "amount": 5})
         told = scraped(stage.serving)
