@@ -12,7 +12,7 @@ import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.engine.functions import WRITE, application, comes_true, ends
+from tests.engine.functions import POLL_S, WRITE, application, comes_true, ends
 from tests.engine.shop import Shop, sells
 
 from doubtless import Call, Doubtless
@@ -249,7 +249,7 @@ async def _too_long(tx: Any, how: str) -> None:
             await anyio.sleep_forever()
         case "blocks":
             while tx.is_open:  # a program that holds up its own event loop
-                time.sleep(0.01)  # noqa: ASYNC251
+                time.sleep(POLL_S)  # noqa: ASYNC251
         case "asks on and on":
             endless = "with recursive n (x) as (select 1 union all select x + 1 from n)"
             await tx.rows(f"{endless} select count(*) from n")  # noqa: S608
