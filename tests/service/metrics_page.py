@@ -22,7 +22,8 @@ processes on a ledger, and a restart forgets nothing. Two endpoints on one ledge
 scrape one of them. `await app.metrics()` tells it in Python.
 """
 COSTS: Final = """\
-A scrape costs what is open and what was settled since the last one, however much was ever settled.
+A scrape costs what is open and what was settled since the last one, however much was ever settled;
+a ledger whose long past nobody scraped is counted up over several scrapes, 2 s each.
 A success on the first try counts nothing when it happens: it is counted from the stream of
 settlements. What a look-up or an operator settles adds a row or two to its transaction.
 """

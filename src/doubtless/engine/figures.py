@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import anyio
 import anyio.to_thread
 
 from doubtless import telemetry
@@ -13,7 +14,7 @@ from doubtless.ledger.metrics import Counted, Open
 from doubtless.ledger.store import Ledger, Transaction
 from doubtless.telemetry import METRICS, Metric
 
-FOLDS_MAX = 100  # batches of settlements that one reading puts into the counters, at most
+FOLDING_S_MAX = 2.0  # a reading of a long stream that nobody read before goes on at the next one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +46,15 @@ class Figures(Surface):
         opened = self._opened
         tenant = opened.book.tenant
         name = telemetry.OPERATIONS.name
-        for _ in range(FOLDS_MAX):
-            if not await _more_to_fold(opened.ledger, tenant):
-                break
+        end_s = anyio.current_time() + FOLDING_S_MAX
+        while anyio.current_time() < end_s and await _must_fold(opened.ledger, tenant):
             await opened.ledger.commit(lambda tx: metrics.fold(tx, tenant, name))
         # It may take as long as there are open operations: elsewhere than on the event loop.
         return await anyio.to_thread.run_sync(opened.ledger.read, lambda tx: _readings(tx, tenant))
 
 
-async def _more_to_fold(ledger: Ledger, tenant: str) -> bool:
-    def unit(tx: Transaction) -> bool:
-        return sum(each.count for each in metrics.ended(tx, tenant)) >= metrics.FOLD_ROWS
-
-    return await anyio.to_thread.run_sync(ledger.read, unit)
+async def _must_fold(ledger: Ledger, tenant: str) -> bool:
+    return await anyio.to_thread.run_sync(ledger.read, lambda tx: metrics.must_fold(tx, tenant))
 
 
 def _readings(tx: Transaction, tenant: str) -> tuple[Reading, ...]:

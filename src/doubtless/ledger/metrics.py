@@ -97,6 +97,19 @@ def folded(tx: Transaction, tenant: str) -> int:
     return integer_of(rows[0][0]) if rows else 0
 
 
+WAITING: Final = """
+    select count(*)
+      from (select 1 from settlement where tenant = :tenant and seq > :after limit :limit) as next
+"""
+
+
+def must_fold(tx: Transaction, tenant: str) -> bool:
+    """Whether `FOLD_ROWS` settlements or more are not in the counters yet."""
+    after = folded(tx, tenant)
+    rows = tx.tuples(WAITING, tenant=tenant, after=after, limit=FOLD_ROWS)
+    return integer_of(rows[0][0]) >= FOLD_ROWS
+
+
 def ended(tx: Transaction, tenant: str) -> list[Ended]:
     """Count the settlements that are not in the counters yet: the first `FOLD_ROWS` of them."""
     return _ended(tx, tenant, folded(tx, tenant))[0]
