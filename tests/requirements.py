@@ -319,4 +319,11 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "OUTBOX-8": "What is prepared alone is carried out by a worker, within a day.",
     # The PostgreSQL ledger.
     "PG-1": "One schema, by number, and one text of every statement serve both databases.",
+    "PG-2": "A server or session that could lose acknowledged commits is refused.",
+    "PG-3": "No error holds the password of an address.",
+    "PG-4": "The clock is the server's, and never goes back.",
+    "PG-5": "A group that meets a deadlock is run again, unit by unit.",
+    "PG-6": "A process that stalls in its turn loses it, and records nothing.",
+    "PG-7": "A lost connection is replaced; what was not committed is told as not recorded.",
+    "PG-8": "A commit whose end was not told is settled before anybody is answered.",
 }

@@ -1,8 +1,10 @@
 """Ledgers to test with. What is promised of ledgers holds of both kinds: each test runs on both."""
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
+from tests.postgres import Postgres, folder_of_run
 
 from doubtless.ledger.store import Ledger, open_ledger
 
@@ -47,3 +49,11 @@ def memory(request, database) -> Iterator[Ledger]:
     url = request.getfixturevalue("postgres").empty() if database == "postgres" else "sqlite://"
     with open_ledger(url, inline=True) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def own() -> Iterator[Postgres]:
+    """A server for what no other test may see: crashes, and settings of the whole server."""
+    server = Postgres(folder_of_run(uuid.uuid4().hex[:12]), "own")
+    yield server
+    server.stop()

@@ -133,7 +133,17 @@ def carry_out(tx, step) -> None:
 @settings(max_examples=120)
 @given(steps, st.booleans())
 def test_replaying_the_journal_gives_exactly_the_stored_state(history, approval_needed):
-    with open_ledger("sqlite://", inline=True) as ledger:
+    check("sqlite://", history, approval_needed=approval_needed)
+
+
+@settings(max_examples=10)
+@given(steps, st.booleans())
+def test_replaying_the_journal_of_a_server_gives_the_same(postgres, history, approval_needed):
+    check(postgres.empty(), history, approval_needed=approval_needed)
+
+
+def check(url, history, *, approval_needed: bool) -> None:
+    with open_ledger(url, inline=True) as ledger:
         made = samples.operation("op", needs_approval=approval_needed)
         ledger.write(lambda tx: samples.insert(tx, samples.operation("before")))
         ledger.write(lambda tx: samples.insert(tx, made, after=("before",)))
