@@ -78,9 +78,7 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
             application is that one, and there is nothing else to be said.
     """
 
-    def __new__(
-        cls, ledger: str | Ledger = "sqlite:///doubtless.db", **_: Unpack[Options]
-    ) -> Self:
+    def __new__(cls, ledger: str | Ledger = "sqlite:///doubtless.db", **_: Unpack[Options]) -> Self:
         """Make a local application, or a remote one where `ledger` is a service's address."""
         is_service = isinstance(ledger, str) and _SERVICE.match(ledger) is not None
         if cls is Doubtless and is_service:
