@@ -325,16 +325,18 @@ def migrate(settings: Settings, *, check: bool, as_json: bool) -> int:
     """Bring the schema of an existing ledger up to date. Stop what uses it first."""
     from doubtless.cli_read import be_there
     from doubtless.ledger import migrate as migrations
+    from doubtless.ledger.address import masked
 
     be_there(settings.ledger)
     found = (migrations.pending if check else migrations.migrate)(settings.ledger)
+    shown = masked(settings.ledger)
     if as_json:
-        _print_json({"ledger": settings.ledger, "pending" if check else "applied": list(found)})
+        _print_json({"ledger": shown, "pending" if check else "applied": list(found)})
     elif not found:
-        click.echo(f"{settings.ledger} is up to date.")
+        click.echo(f"{shown} is up to date.")
     else:
         word = "lacks" if check else "now has"
-        click.echo(f"{settings.ledger} {word} {', '.join(found)}.")
+        click.echo(f"{shown} {word} {', '.join(found)}.")
     return 1 if check and found else 0
 
 

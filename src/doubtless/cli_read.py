@@ -15,7 +15,8 @@ from doubtless.engine.registry import Registry
 from doubtless.engine.reports import SessionRecord
 from doubtless.engine.surroundings import Surroundings
 from doubtless.errors import BadOperationId, DecisionRefused, SettingsError
-from doubtless.ledger import listing, sqlite
+from doubtless.ledger import listing, migrate, sqlite
+from doubtless.ledger.address import masked
 from doubtless.ledger.store import Ledger, Transaction, open_ledger
 
 PAGE = 200
@@ -52,20 +53,21 @@ class Shown:
 
 
 def be_there(address: str) -> None:
-    """Be sure that the ledger's file exists, so that reading never makes one.
+    """Be sure that the ledger exists, so that reading never makes one.
 
     Raises:
         SettingsError: It doesn't.
         LedgerError: The address is none.
     """
-    scheme = address.partition(":")[0].lower()
-    if scheme != "sqlite":
-        return  # opening it says what is wrong
-    path = sqlite.parse(address).path
-    if not path or not Path(path).exists():
+    place = migrate.parse(address)
+    if isinstance(place, sqlite.Place):
+        is_there = bool(place.path) and Path(place.path).exists()
+    else:
+        is_there = migrate.is_there(place)
+    if not is_there:
         raise SettingsError(
-            f"there is no ledger at {address}: it is made by the first call. Name another with "
-            "--ledger or DOUBTLESS_LEDGER"
+            f"there is no ledger at {masked(address)}: it is made by the first call. Name another "
+            "with --ledger or DOUBTLESS_LEDGER"
         )
 
 

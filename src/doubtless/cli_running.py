@@ -12,6 +12,7 @@ from doubtless.cli_settings import Settings
 from doubtless.engine.app import Doubtless
 from doubtless.engine.contracts.answers import answers_of
 from doubtless.errors import SettingsError
+from doubtless.ledger.address import masked
 from doubtless.service import auth, logs
 from doubtless.service.server import serve, work
 from doubtless.service.settings import ServiceSettings
@@ -60,7 +61,7 @@ def _say(what: str, application: Doubtless, settings: Settings, *, worker: bool)
     """Say in the first line what was started on what."""
     contracts = [tool.contract for tool in application.registry]
     people = sorted(each.tool for each in contracts if not answers_of(each).automatic)
-    ledger = settings.ledger if settings.app is None else f"that of {settings.app}"
+    ledger = masked(settings.ledger) if settings.app is None else f"that of {settings.app}"
     parts = [what, f"ledger {ledger}", f"{len(contracts)} tools"]
     parts.append(f"not fully automatic: {', '.join(people)}" if people else "all fully automatic")
     if not worker:
@@ -69,7 +70,7 @@ def _say(what: str, application: Doubtless, settings: Settings, *, worker: bool)
 
 
 def _at(settings: Settings) -> str:
-    return f" --ledger {settings.ledger}" if "ledger" in settings.flags else ""
+    return f" --ledger {masked(settings.ledger)}" if "ledger" in settings.flags else ""
 
 
 def _until_stopped(run: Callable[[], Awaitable[None]]) -> int:

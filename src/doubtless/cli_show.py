@@ -22,6 +22,7 @@ from doubtless.cli_text import (
 from doubtless.core.decisions import Word
 from doubtless.core.model import Json
 from doubtless.core.outcome import instant
+from doubtless.ledger.address import masked
 
 LABEL: Final = 11  # columns of the names of facts
 AT: Final = 14  # columns of a time in the timeline, with the indent
@@ -339,7 +340,7 @@ def resolve_words(shown: Shown, word: Word, settings: Settings) -> list[str]:
     if word is Word.DONE:
         words.append("--provider-operation-id ID")
     if "ledger" in settings.flags:
-        words.append(f"--ledger {shlex.quote(settings.ledger)}")
+        words.append(f"--ledger {shlex.quote(masked(settings.ledger))}")
     return words
 
 
@@ -351,7 +352,7 @@ def _votes(shown: Shown, settings: Settings, width: int) -> Iterator[Line]:
     yield from (Line(""), Line("It waits for a person's approval", "strong"))
     seen = ["--note 'why'", f"--payload-hash {operation.payload_hash}"]
     if "ledger" in settings.flags:
-        seen.append(f"--ledger {shlex.quote(settings.ledger)}")
+        seen.append(f"--ledger {shlex.quote(masked(settings.ledger))}")
     for word in ("approve", "deny"):
         yield from command(["doubtless", word, operation.id, *seen], width=width, indent="  ")
 

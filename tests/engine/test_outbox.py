@@ -545,7 +545,7 @@ async def test_a_foreign_sqlite_connection_is_refused_with_the_reason(shop):
     ids=["psycopg", "asyncpg", "sqlalchemy"],
 )
 def test_a_postgresql_connection_is_told_when_it_comes(connection):
-    with pytest.raises(ForeignConnection, match="comes with the PostgreSQL ledger"):
+    with pytest.raises(ForeignConnection, match="PostgreSQL connection is not in this release"):
         refuse_foreign(connection)
 
 

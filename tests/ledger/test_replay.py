@@ -123,7 +123,7 @@ def carry_out(tx, step) -> None:
         case ("evidence", item):
             attempts.add_evidence(tx, "main", "op", item, **me)
         case ("approve", approval):
-            attempts.add_approval(tx, "main", "op", approval, **me)
+            attempts.add_approval(tx, "main", "op", approval, principal=samples.WORKER)
         case ("refuse", code):
             journal.refuse(tx, "main", "op", code, data={"operation": "other"}, **me)
         case _:

@@ -42,8 +42,9 @@ SQLITE: Final = (
     "and do your own changes with tx.run"
 )
 POSTGRESQL: Final = (
-    "a transaction on your own PostgreSQL connection comes with the PostgreSQL ledger, which is "
-    "not in this release. Use `async with app.transaction() as tx` on the SQLite ledger"
+    "a transaction on your own PostgreSQL connection is not in this release. Commit your own change "
+    "and then call app.prepare, under an operation_id that stands in it; or use "
+    "`async with app.transaction() as tx` on a SQLite ledger"
 )
 UNKNOWN: Final = (
     "{name} is no connection that a ledger could share. Use `async with app.transaction() as tx`"

@@ -166,6 +166,15 @@ def pending(url: str) -> list[str]:
         connection.close()
 
 
+def is_there(place: Place) -> bool:
+    """Whether there is a ledger, of whatever release. Raises: what `migrate` raises."""
+    connection = open_connection(place)
+    try:
+        return not _is_empty(connection)
+    finally:
+        connection.close()
+
+
 def _is_empty(connection: Connection) -> bool:
     """Whether nothing was ever stored there.
 
