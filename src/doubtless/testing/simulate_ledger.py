@@ -44,7 +44,7 @@ class _Failing:
         self._tx, self._left = tx, fails_at
 
     def __getattr__(self, name: str) -> object:
-        if name in {"run", "defer", "flush"}:
+        if name in {"run", "tuples", "flush"}:
             self._left -= 1
             if not self._left:
                 raise LedgerUnavailable("the disk is full: nothing of this was recorded")
