@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from doubtless.testing.provider import ProviderProcess
+from doubtless.testing.refund_contract import refund_contract
 
 TIMEOUT_S: Final = 1.0  # how long both agents wait for an answer
 ANSWER_S: Final = 2.0  # when the provider gives it
@@ -21,51 +22,7 @@ LOST_ANSWER: Final = [
         "then": {"action": "commit_then_delay", "delay_s": ANSWER_S},
     }
 ]
-CONTRACTS: Final = """
-[sources.payments]
-base_url = "{url}"
-
-[tools.refund]
-description = "Refund a charge."
-effect = "money"
-source = "payments"
-business_key = ["charge"]
-timeout = "{timeout_ms}ms"
-in_flight_horizon = "1s"
-recovery_deadline = "5m"
-
-[tools.refund.arguments]
-type = "object"
-required = ["charge", "amount"]
-properties.charge = {{ type = "string" }}
-properties.amount = {{ type = "integer", minimum = 1 }}
-
-[tools.refund.request]
-method = "POST"
-path = "/v1/refunds"
-json.charge = "{{args.charge}}"
-json.amount = "{{args.amount}}"
-json.metadata.operation = "{{operation.ref}}"
-
-[tools.refund.response]
-provider_operation_id = "id"
-
-[tools.refund.idempotency]
-header = "Idempotency-Key"
-ttl = "24h"
-stores = "all"
-
-[tools.refund.lookup]
-path = "/v1/refunds"
-query = {{ charge = "{{args.charge}}" }}
-items = "data"
-where = {{ "metadata.operation" = "{{operation.ref}}" }}
-equal = {{ amount = "{{args.amount}}" }}
-complete = "!has_more"
-authoritative = true
-lag = "1s"
-interval = "200ms"
-
+BID: Final = """
 [tools.place_bid]
 description = "Bid in an auction that shows nobody's bids."
 effect = "time_sensitive"
@@ -127,7 +84,10 @@ class Stage:
         """Begin a scene: the provider forgets everything, and loses the answer to come."""
         self.provider.configure(LOST_ANSWER)
         self.provider.reset()
-        text = CONTRACTS.format(url=self.provider.url, timeout_ms=int(timeout_s * 1000))
+        timeout_ms = int(timeout_s * 1000)
+        text = refund_contract(
+            self.provider.url, timeout_ms=timeout_ms, horizon="1s", interval="200ms"
+        ) + BID.format(timeout_ms=timeout_ms)
         self.contracts.write_text(text, encoding="utf-8")
 
     def claim(self, scene: str, what: str, claimed: int | str, found: int | str) -> Claim:

@@ -26,58 +26,13 @@ from doubtless.core.model import Json
 from doubtless.testing import evidence
 from doubtless.testing.load_service import Served, serving
 from doubtless.testing.provider import ProviderProcess, spawn_provider
+from doubtless.testing.refund_contract import refund_contract
 
 SETTLE_S = 180.0  # everything has to be settled so long after the last call
 ANSWER_S = 60.0  # a client waits at most so long for the service
 TIMEOUT_MS = 10_000
 POLL_S = 0.2
 PAGE = 200
-
-CONTRACT = """
-[sources.payments]
-base_url = "{url}"
-
-[tools.refund]
-description = "Refund a charge."
-effect = "money"
-source = "payments"
-business_key = ["charge"]
-timeout = "{timeout_ms}ms"
-in_flight_horizon = "2s"
-recovery_deadline = "5m"
-
-[tools.refund.arguments]
-type = "object"
-required = ["charge", "amount"]
-properties.charge = {{ type = "string" }}
-properties.amount = {{ type = "integer", minimum = 1 }}
-
-[tools.refund.request]
-method = "POST"
-path = "/v1/refunds"
-json.charge = "{{args.charge}}"
-json.amount = "{{args.amount}}"
-json.metadata.operation = "{{operation.ref}}"
-
-[tools.refund.response]
-provider_operation_id = "id"
-
-[tools.refund.idempotency]
-header = "Idempotency-Key"
-ttl = "24h"
-stores = "all"
-
-[tools.refund.lookup]
-path = "/v1/refunds"
-query = {{ charge = "{{args.charge}}" }}
-items = "data"
-where = {{ "metadata.operation" = "{{operation.ref}}" }}
-equal = {{ amount = "{{args.amount}}" }}
-complete = "!has_more"
-authoritative = true
-lag = "1s"
-interval = "500ms"
-"""
 
 
 @dataclass(slots=True)
@@ -245,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--evidence", type=Path, help="the page to write the figures into")
     said = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, spawn_provider(rules(said.lose)) as provider:
-        text = CONTRACT.format(url=provider.url, timeout_ms=TIMEOUT_MS)
+        text = refund_contract(provider.url, timeout_ms=TIMEOUT_MS, horizon="2s", interval="500ms")
         with serving(Path(folder), text, role="agent") as served:
             result = anyio.run(run, served, provider, said.clients, said.seconds)
     command = (
