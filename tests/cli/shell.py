@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from doubtless import cli
-from doubtless.testing.demo_stage import CONTRACTS, SOURCE_ROOT
+from doubtless.testing.demo_stage import SOURCE_ROOT, contracts
 from doubtless.testing.provider import ProviderProcess
 
 COLUMNS_MAX = 100
@@ -84,7 +84,7 @@ class Shell:
 
     def declare(self, provider: ProviderProcess, *, timeout_ms: int = 1000) -> None:
         """Write the contract file: a refund that can be looked up, and a bid that can't."""
-        text = CONTRACTS.format(url=provider.url, timeout_ms=timeout_ms)
+        text = contracts(provider.url, timeout_ms=timeout_ms)
         (self.folder / "contracts.toml").write_text(text, encoding="utf-8")
 
     def call(self, tool: str, *words: str, **arguments: object) -> Result:

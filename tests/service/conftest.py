@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from tests.service.serving import Stage, staged
 
-from doubtless.testing.demo_stage import CONTRACTS
+from doubtless.testing.demo_stage import contracts as demo_contracts
 from doubtless.testing.provider import ProviderProcess, spawn_provider
 
 
@@ -24,7 +24,7 @@ def provider(running_provider: ProviderProcess) -> ProviderProcess:
 
 @pytest.fixture(scope="session")
 def contracts(running_provider: ProviderProcess) -> str:
-    return CONTRACTS.format(url=running_provider.url, timeout_ms=1000)
+    return demo_contracts(running_provider.url, timeout_ms=1000)
 
 
 @pytest.fixture(scope="session")

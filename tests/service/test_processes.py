@@ -14,7 +14,7 @@ import pytest
 from tests.cli.shell import Shell
 from tests.service.serving import Answer, Serving, Stage, make_tokens, staged, until
 
-from doubtless.testing.demo_stage import CONTRACTS
+from doubtless.testing.demo_stage import contracts as demo_contracts
 
 LOSE = [{"match": {"method": "POST"}, "then": {"action": "commit_then_rst"}}]
 LATE = [{"match": {"method": "POST"}, "then": {"action": "commit_then_delay", "delay_s": 0.8}}]
@@ -24,7 +24,7 @@ SILENT = [{"match": {"method": "POST"}, "then": {"action": "commit_then_delay", 
 @pytest.fixture
 def patient(running_provider) -> str:
     """Contracts whose attempts take long before they are given up."""
-    return CONTRACTS.format(url=running_provider.url, timeout_ms=20_000)
+    return demo_contracts(running_provider.url, timeout_ms=20_000)
 
 
 class InBackground:

@@ -46,6 +46,12 @@ json.metadata.operation = "{{operation.ref}}"
 """
 
 
+def contracts(url: str, *, timeout_ms: int) -> str:
+    """Return a contract file with refunds, which can be looked up, and bids, which can't."""
+    refund = refund_contract(url, timeout_ms=timeout_ms, horizon="1s", interval="200ms")
+    return refund + BID.format(timeout_ms=timeout_ms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """Something that the demonstration says, and what was found when it was asked."""
@@ -84,10 +90,7 @@ class Stage:
         """Begin a scene: the provider forgets everything, and loses the answer to come."""
         self.provider.configure(LOST_ANSWER)
         self.provider.reset()
-        timeout_ms = int(timeout_s * 1000)
-        text = refund_contract(
-            self.provider.url, timeout_ms=timeout_ms, horizon="1s", interval="200ms"
-        ) + BID.format(timeout_ms=timeout_ms)
+        text = contracts(self.provider.url, timeout_ms=int(timeout_s * 1000))
         self.contracts.write_text(text, encoding="utf-8")
 
     def claim(self, scene: str, what: str, claimed: int | str, found: int | str) -> Claim:
