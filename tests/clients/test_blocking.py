@@ -18,7 +18,7 @@ from doubtless import Call, Doubtless
 from doubtless.core.model import Principal, Role
 from doubtless.engine.actor import Actor
 from doubtless.engine.blocking import BlockingDoubtless, Hands
-from doubtless.engine.remote import RemoteDoubtless
+from doubtless.engine.remote.app import RemoteDoubtless
 from doubtless.errors import (
     DoubtlessError,
     InsideTransaction,

@@ -16,8 +16,9 @@ from tests.service.serving import Serving, staged
 
 from doubtless import Call, Doubtless
 from doubtless.core.model import Json, Principal, Role
-from doubtless.engine import remote, remote_wire
-from doubtless.engine.remote import RemoteDoubtless
+from doubtless.engine.remote import app as remote
+from doubtless.engine.remote import wire as remote_wire
+from doubtless.engine.remote.app import RemoteDoubtless
 from doubtless.errors import (
     NotPermitted,
     OperationNotFound,

@@ -82,7 +82,7 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         """Make a local application, or a remote one where `ledger` is a service's address."""
         is_service = isinstance(ledger, str) and _SERVICE.match(ledger) is not None
         if cls is Doubtless and is_service:
-            from doubtless.engine.remote import RemoteDoubtless  # noqa: PLC0415 - it extends this
+            from doubtless.engine.remote.app import RemoteDoubtless  # noqa: PLC0415 - it extends this
 
             return cast("Self", object.__new__(RemoteDoubtless))
         return object.__new__(cls)

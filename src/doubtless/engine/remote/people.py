@@ -15,8 +15,8 @@ from doubtless.core.outcome import Outcome
 from doubtless.engine.event_reading import body_of
 from doubtless.engine.events import EventPage, InboxEvent, Ingested
 from doubtless.engine.people import word_of
-from doubtless.engine.remote_asking import PAGE_MAX, Remote, checked, members, part
-from doubtless.engine.remote_wire import Ask
+from doubtless.engine.remote.asking import PAGE_MAX, Remote, checked, members, part
+from doubtless.engine.remote.wire import Ask
 from doubtless.engine.stream import read_outcome
 from doubtless.errors import BadEvent, DecisionRefused, SettingsError, StaleVersion
 

@@ -7,8 +7,8 @@ from urllib.parse import quote
 from doubtless.core.model import Json
 from doubtless.core.outcome import Outcome
 from doubtless.engine.opened import OpenApp
-from doubtless.engine.remote_errors import error_of
-from doubtless.engine.remote_wire import Answer, Ask, Wire
+from doubtless.engine.remote.errors import error_of
+from doubtless.engine.remote.wire import Answer, Ask, Wire
 from doubtless.engine.stream import read_outcome
 from doubtless.engine.surface import Surface
 from doubtless.errors import OperationNotFound, SettingsError

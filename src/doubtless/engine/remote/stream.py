@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from doubtless.core.model import Json
-from doubtless.engine.remote_asking import PAGE_MAX, Service
+from doubtless.engine.remote.asking import PAGE_MAX, Service
 from doubtless.engine.stream import SettlementPage
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from doubtless import errors
-from doubtless.engine.remote_wire import Answer
+from doubtless.engine.remote.wire import Answer
 from doubtless.errors import BadRequest, DoubtlessError, NotPermitted, ServiceUnavailable
 
 

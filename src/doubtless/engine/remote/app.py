@@ -21,10 +21,10 @@ from doubtless.engine.app import Doubtless
 from doubtless.engine.deliveries import Bell, Callback, Delivery, Position, Subscriber
 from doubtless.engine.figures import Reading
 from doubtless.engine.registry import Registry
-from doubtless.engine.remote_asking import PAGE_MAX, Service, checked, members, part
-from doubtless.engine.remote_people import RemotePeople
-from doubtless.engine.remote_stream import RemotePosition, settlements
-from doubtless.engine.remote_wire import RETRY_FOR_S, Ask
+from doubtless.engine.remote.asking import PAGE_MAX, Service, checked, members, part
+from doubtless.engine.remote.people import RemotePeople
+from doubtless.engine.remote.stream import RemotePosition, settlements
+from doubtless.engine.remote.wire import RETRY_FOR_S, Ask
 from doubtless.engine.reports import SessionRecord
 from doubtless.engine.settlements import checked_name
 from doubtless.engine.stream import SettlementPage, read_outcome
