@@ -175,7 +175,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "HOOK-3": "A signed time counts within the contract's tolerance, either way.",
     "HOOK-4": "While a secret is replaced, the old and the new one count.",
     "HOOK-5": "An empty or unusable secret is an error at the start, and never no check.",
-    "HOOK-6": "A webhook is answered with 2xx only once it is durable; a forged one stores nothing.",
+    "HOOK-6": "A webhook gets its 2xx only once it is durable; a forged one stores nothing.",
     "HOOK-7": "A webhook again is 200 and changes nothing, even with another unsigned id.",
     "HOOK-8": "What is no event, too long, or of an unknown source is a clear 4xx.",
     # Look-ups in code.
@@ -325,5 +325,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "PG-5": "A group that meets a deadlock is run again, unit by unit.",
     "PG-6": "A process that stalls in its turn loses it, and records nothing.",
     "PG-7": "A lost connection is replaced; what was not committed is told as not recorded.",
+    "PG-9": "Processes on one PostgreSQL ledger join, take over and fence each other as on a file.",
+    "PG-10": "Who reads settlements in order misses none, whoever writes at once.",
     "PG-8": "A commit whose end was not told is settled before anybody is answered.",
 }

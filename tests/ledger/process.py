@@ -4,6 +4,7 @@ Each line that it prints tells what was acknowledged to it.
 """
 
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -37,6 +38,31 @@ def some(url: str, prefix: str, count: str) -> None:
         say("done")
 
 
+def settle(url: str, prefix: str, count: str) -> None:
+    """Wait for a line, then begin and settle that many operations, several at once."""
+    say("ready")
+    sys.stdin.readline()
+    done = threading.Semaphore(0)
+
+    def begun(operation_id: str, value: object, error: BaseException | None) -> None:
+        assert error is None, error
+        ledger.submit(partial(samples.end, operation_id=operation_id), ended)
+
+    def ended(value: object, error: BaseException | None) -> None:
+        assert error is None, error
+        done.release()
+
+    with open_ledger(url) as ledger:
+        for number in range(int(count)):
+            made = samples.operation(f"{prefix}-{number}")
+            ledger.submit(partial(samples.begin, made=made), partial(begun, made.id))
+            if number % 7 == 6:  # so that groups of both processes alternate
+                done.acquire()
+        for _ in range(int(count) - int(count) // 7):
+            done.acquire()
+        say("done")
+
+
 def create(url: str) -> None:
     """Wait for a line, open the ledger, and tell its id."""
     say("ready")
@@ -48,5 +74,10 @@ def create(url: str) -> None:
 
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
-    commands: dict[str, Callable[..., None]] = {"endless": endless, "some": some, "create": create}
+    commands: dict[str, Callable[..., None]] = {
+        "endless": endless,
+        "some": some,
+        "settle": settle,
+        "create": create,
+    }
     commands[command](*arguments)

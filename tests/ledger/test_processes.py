@@ -3,13 +3,15 @@
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from doubtless.ledger import attempts, journal, operations
+from doubtless.ledger import attempts, journal, listing, operations
 from doubtless.ledger.store import open_ledger
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +81,33 @@ def test_two_processes_write_at_once_and_neither_starves(url):
             for number in (0, count - 1):
                 found = ledger.read(partial(get, operation_id=f"{prefix}-{number}"))
                 assert found is not None
+
+
+@pytest.mark.proves("PG-10")
+def test_whoever_reads_settlements_of_two_writers_in_order_misses_none(url):
+    count, after, seen = 70, 0, []
+    with (
+        open_ledger(url) as ledger,
+        process("settle", url, "a", str(count)) as first,
+        process("settle", url, "b", str(count)) as second,
+    ):
+        for child in (first, second):
+            assert child.stdout.readline() == "ready\n"
+        for child in (first, second):
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        deadline = time.monotonic() + 30
+        while len(seen) < 2 * count:
+            page = ledger.read(partial(listing.settlements, tenant="main", after=after))
+            assert page or time.monotonic() < deadline, f"{len(seen)} of {2 * count} are seen"
+            seen += [item.operation_id for item in page]
+            if page:
+                after = page[-1].seq
+            else:
+                time.sleep(0.002)
+    assert len(set(seen)) == 2 * count
+    turns = sum(one[0] != other[0] for one, other in pairwise(seen))
+    assert turns > 2, "the two wrote one after the other: nothing was shown"
 
 
 def test_four_processes_that_create_one_ledger_all_find_the_same(absent):

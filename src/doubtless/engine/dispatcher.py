@@ -42,9 +42,9 @@ class ClockWatch:
         self._wall_ms, self._boot_s = wall_ms, boot_s
         self._wall, self._boot = wall_ms(), boot_s()
 
-    def slipped(self, ledger_ms: int, wall_ms: int | None = None) -> bool:
+    def slipped(self, ledger_ms: int) -> bool:
         """Whether the clocks parted since the last call, or the ledger is ahead of the wall."""
-        wall, boot = self._wall_ms() if wall_ms is None else wall_ms, self._boot_s()
+        wall, boot = self._wall_ms(), self._boot_s()
         apart_ms = abs((wall - self._wall) - (boot - self._boot) * 1000)
         self._wall, self._boot = wall, boot
         return apart_ms > CLOCK_SLIP_MS or ledger_ms - wall > CLOCK_SLIP_MS
@@ -70,8 +70,8 @@ class Worker:
         self._owners_at_s = 0.0
         self._poked = anyio.Event()
         self._slots = anyio.CapacityLimiter(CONCURRENT_MAX)
-        # The ledger's own wall clock: on a server it is another one than this machine's.
-        self._clock = ClockWatch(lambda: ledger.read(_wall), book.surroundings.boot_s)
+        self._clock: ClockWatch | None = None
+        self._wall_ms = 0  # the ledger's own: on a server it is another one than this machine's
 
     def poke(self) -> None:
         """Look at the ledger now: something may be due."""
@@ -123,8 +123,10 @@ class Worker:
         return min(POLL_S, max(0.001, self._ledger.read(unit)))
 
     async def _watch_clock(self) -> None:
-        now_ms, wall_ms = self._ledger.read(lambda tx: (tx.now_ms, tx.wall_ms))
-        if self._clock.slipped(now_ms, wall_ms):
+        now_ms, self._wall_ms = self._ledger.read(lambda tx: (tx.now_ms, tx.wall_ms))
+        if self._clock is None:
+            self._clock = ClockWatch(lambda: self._wall_ms, self._book.surroundings.boot_s)
+        if self._clock.slipped(now_ms):
             _log.warning("wall and boot-time clock parted: horizons and key lives start again")
             await self._ledger.commit(lambda tx: meta.set_clock_break(tx, tx.now_ms))
 
@@ -181,7 +183,3 @@ class Worker:
         if due_ms is not None and due_ms <= self._ledger.read(lambda tx: tx.now_ms):
             until_s = self._book.surroundings.boot_s() + SOMEWHERE_ELSE_S
             self._elsewhere[operation_id] = until_s
-
-
-def _wall(tx: Transaction) -> int:
-    return tx.wall_ms
