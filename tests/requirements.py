@@ -327,5 +327,6 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "PG-7": "A lost connection is replaced; what was not committed is told as not recorded.",
     "PG-9": "Processes on one PostgreSQL ledger join, take over and fence each other as on a file.",
     "PG-10": "Who reads settlements in order misses none, whoever writes at once.",
+    "PG-11": "Commands work on a PostgreSQL ledger; the address is all that is different.",
     "PG-8": "A commit whose end was not told is settled before anybody is answered.",
 }

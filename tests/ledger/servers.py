@@ -12,6 +12,7 @@ from doubtless.core.model import Operation
 from doubtless.ledger import operations
 from doubtless.ledger.store import Ledger, open_ledger
 
+POLL_S = 0.005
 WAITING = """
     select count(*)
       from pg_stat_activity
@@ -24,7 +25,7 @@ def wait_until(connection: psycopg.Connection, condition: str, count: int = 1) -
     deadline = time.monotonic() + 10
     while sessions(connection, condition) < count:
         assert time.monotonic() < deadline, condition
-        time.sleep(0.005)
+        time.sleep(POLL_S)
 
 
 def wait_until_gone(connection: psycopg.Connection) -> None:
@@ -32,7 +33,7 @@ def wait_until_gone(connection: psycopg.Connection) -> None:
     deadline = time.monotonic() + 10
     while sessions(connection, "application_name = 'doubtless'"):
         assert time.monotonic() < deadline
-        time.sleep(0.005)
+        time.sleep(POLL_S)
 
 
 def sessions(connection: psycopg.Connection, condition: str) -> int:

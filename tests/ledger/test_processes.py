@@ -15,6 +15,7 @@ from doubtless.ledger import attempts, journal, listing, operations
 from doubtless.ledger.store import open_ledger
 
 ROOT = Path(__file__).parents[2]
+POLL_S = 0.005
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def test_whoever_reads_settlements_of_two_writers_in_order_misses_none(url):
             if page:
                 after = page[-1].seq
             else:
-                time.sleep(0.002)
+                time.sleep(POLL_S)
     assert len(set(seen)) == 2 * count
     turns = sum(one[0] != other[0] for one, other in pairwise(seen))
     assert turns > 2, "the two wrote one after the other: nothing was shown"
