@@ -7,7 +7,7 @@ import pytest
 def address(postgres) -> str:
     """An address with a password, which this server doesn't ask for."""
     base, _, query = postgres.empty().partition("?")
-    return base.replace("postgres:@", "postgres:hunter2@") + "?" + query
+    return f"{base.replace('postgres:@', 'postgres:hunter2@')}?{query}"
 
 
 @pytest.mark.proves("PG-3", "PG-11")

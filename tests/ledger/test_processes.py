@@ -86,7 +86,8 @@ def test_two_processes_write_at_once_and_neither_starves(url):
 
 @pytest.mark.proves("PG-10")
 def test_whoever_reads_settlements_of_two_writers_in_order_misses_none(url):
-    count, after, seen = 70, 0, []
+    count, after = 70, 0
+    seen: list[str] = []
     with (
         open_ledger(url) as ledger,
         process("settle", url, "a", str(count)) as first,
