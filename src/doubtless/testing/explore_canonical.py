@@ -13,9 +13,10 @@ Two worlds with the same key have the same future, shifted in time. What is left
 * Absences are one interval apart, which is a tick, or at the same instant: only their number above
   each threshold counts, `confirmations` at most, and whether the last one was begun just now.
 * Other evidence is a set, cut in two by the last word of an operator; the order within either part
-  is never read. When "not done" was last said is kept. Instants matter only where the provider's
-  clock orders events. "Nothing" never changes a verdict, and "could not ask" only while it is the
-  last answer.
+  is never read. When "not done" was last said is kept. Instants matter where the provider's clock
+  orders events, and to the gate: whether any came since the last attempt was opened, or just now,
+  when the next one may be. "Nothing" never changes a verdict, and "could not ask" only while it is
+  the last answer.
 * Versions, names, texts, journalled inputs and the causes of an unknown are read by no rule, save
   that an event is missing. Of fences only equality is, and only while the attempt is open.
 * Beyond the second look-up the pause no longer grows.
@@ -210,6 +211,7 @@ def _evidence(scene: Scene, world: World, absences: tuple[int, ...]) -> Hashable
         word >= 0,
         _not_done(scene, world),
         settled,
+        any(item.shows in _SETTLES and item.at_ms == now for item in record.evidence),
         asked,
         bool(looks) and looks[-1].shows is Shows.COULD_NOT_ASK,
         _cut(max([*ends, *(item.begun_ms for item in looks)], default=now), now, PASSED),
