@@ -40,8 +40,6 @@ def some(url: str, prefix: str, count: str) -> None:
 
 def settle(url: str, prefix: str, count: str) -> None:
     """Wait for a line, then begin and settle that many operations, several at once."""
-    say("ready")
-    sys.stdin.readline()
     done = threading.Semaphore(0)
 
     def begun(operation_id: str, value: object, error: BaseException | None) -> None:
@@ -53,6 +51,8 @@ def settle(url: str, prefix: str, count: str) -> None:
         done.release()
 
     with open_ledger(url) as ledger:
+        say("ready")
+        sys.stdin.readline()
         for number in range(int(count)):
             made = samples.operation(f"{prefix}-{number}")
             ledger.submit(partial(samples.begin, made=made), partial(begun, made.id))

@@ -182,7 +182,7 @@ def test_a_process_that_is_stopped_in_its_turn_loses_it_and_records_nothing(url,
     impatient = SETTINGS.replace("'5s'", "'100ms'")
     assert impatient != SETTINGS
     with monkeypatch.context() as patched:
-        patched.setattr("doubtless.ledger.postgres.SETTINGS", impatient)
+        patched.setattr("doubtless.ledger.postgres_text.SETTINGS", impatient)
         stalled = open_ledger(url)
     written = threading.Event()
     entered = threading.Event()

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.ledger import samples
 
 from doubtless.ledger import attempts, journal, listing, operations
 from doubtless.ledger.store import open_ledger
@@ -84,6 +85,7 @@ def test_two_processes_write_at_once_and_neither_starves(url):
                 assert found is not None
 
 
+@samples.ON_POSTGRES
 @pytest.mark.proves("PG-10")
 def test_whoever_reads_settlements_of_two_writers_in_order_misses_none(url):
     count, after = 70, 0

@@ -8,53 +8,29 @@ it (settlements, events, operations) is numbered in the order of commits.
 
 import os
 import re
-from collections.abc import Mapping
+import select
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl, urlencode
 
 import psycopg
-from psycopg import errors, pq
+from psycopg import pq
+from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.types.numeric import Int8Dumper
 
-from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe
+from doubtless.errors import LedgerError, LedgerUnavailable
+from doubtless.ledger import postgres_text as text
 from doubtless.ledger.address import masked, without_passwords
 from doubtless.ledger.codec import Row, Value, integer_of
-from doubtless.ledger.postgres_text import (
-    ASKED,
-    BEGIN,
-    BEGIN_READING,
-    COMMITTED,
-    CONTENT,
-    FORGET,
-    LOCK,
-    SETTINGS,
-    translated,
-)
-from doubtless.ledger.transaction import (
-    CommitUnknown,
-    ConnectionLost,
-    LedgerBusy,
-    LedgerConflict,
-    Params,
-    Times,
-)
+from doubtless.ledger.postgres_errors import check_server, meaning
+from doubtless.ledger.postgres_text import translated, written
+from doubtless.ledger.transaction import CommitUnknown, ConnectionLost, Params, Times
 
 SCHEMA: Final = "doubtless"
 WRITERS_KEPT_MS: Final = 7 * 86_400_000
-VERSION_MIN: Final = 140_000
 STATEMENTS_MAX: Final = 512
-
-DEFAULTS: Final[Mapping[str, str | int]] = {
-    "target_session_attrs": "read-write",  # of several hosts the primary, whichever it is now
-    "connect_timeout": 10,
-    "fallback_application_name": "doubtless",
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +86,8 @@ def parse(url: str) -> Place:
     return Place(conninfo=conninfo, schema=schema, shown=masked(url))
 
 
-_KINDS: Final = {
-    errors.UniqueViolation: "UNIQUE",
-    errors.CheckViolation: "CHECK",
-    errors.ForeignKeyViolation: "FOREIGN KEY",
-    errors.NotNullViolation: "NOT NULL",
-}
-# Classes of SQLSTATE after which the transaction, the server or the disk is in doubt.
-_BROKEN: Final = ("08", "25", "53", "54", "57", "58", "XX")
+_Values: TypeAlias = list[bytes]
+_Results: TypeAlias = "list[pq.abc.PGresult]"
 
 
 class Connection:
@@ -130,31 +100,27 @@ class Connection:
     def __init__(self, place: Place) -> None:
         self.place: Final = place
         self.broken: LedgerUnavailable | None = None
-        self._names: Final[dict[str, tuple[str, ...]]] = {}
+        self._statements: Final[dict[str, tuple[bytes, tuple[str, ...]]]] = {}
         self._writer: Final = os.urandom(8).hex()
         self._number = 0
         self._fresh = False  # the savepoint stands where a unit begins
         self._warnings: Final[list[str]] = []
         given = conninfo_to_dict(place.conninfo)
-        more = {name: value for name, value in DEFAULTS.items() if name not in given}
+        more = {name: value for name, value in text.DEFAULTS.items() if name not in given}
         try:
             self._raw: Final = psycopg.connect(
                 place.conninfo,
                 autocommit=True,
-                prepare_threshold=1,
-                cursor_factory=psycopg.RawCursor,
                 client_encoding="utf8",
                 **more,  # type: ignore[arg-type]
             )
         except psycopg.Error as error:
             told = without_passwords(str(error), given)
             raise ConnectionLost(f"the ledger {place.shown} could not be opened: {told}") from None
-        self._raw.prepared_max = STATEMENTS_MAX
-        self._raw.adapters.register_dumper(int, Int8Dumper)
         self._raw.add_notice_handler(self._noticed)
-        self._cursor: Final = self._raw.cursor()
         self._pgconn: Final = self._raw.pgconn
-        settings = SETTINGS.replace("{schema}", place.schema)
+        self._loading: Final = Transformer(self._raw)
+        settings = text.SETTINGS.replace("{schema}", place.schema)
         if self._raw.info.server_version >= 170_000:
             settings += "; set transaction_timeout = 0"
         try:
@@ -177,24 +143,9 @@ class Connection:
             LedgerError: it is too old, or its database isn't in UTF-8.
             LedgerUnavailable: it is a standby, or can't be asked.
         """
-        told = (str(value) for value in self.execute(ASKED, {})[0])
-        encoding, standby, fsync, pages, commits = told
-        if self._raw.info.server_version < VERSION_MIN:
-            raise LedgerError(f"{self.place.shown}: PostgreSQL 14 or later is needed")
-        if encoding != "UTF8":
-            raise LedgerError(f"{self.place.shown}: the database is in {encoding}, not in UTF8")
-        if standby != "false":
-            raise LedgerUnavailable(f"{self.place.shown} is a standby: name the primary")
-        for name, value in (
-            ("fsync", fsync),
-            ("full_page_writes", pages),
-            ("synchronous_commit", commits),
-        ):
-            if value == "off":
-                raise LedgerUnsafe(
-                    f"{self.place.shown}: {name} is off, so acknowledged commits could be lost:"
-                    " turn it on"
-                )
+        found = [str(value) for value in self.execute(text.ASKED, {})[0]]
+        check_server(self.place.shown, self._raw.info.server_version, *found)
+        commits = found[-1]
         if commits != "remote_apply":
             self.script("set synchronous_commit = on")
 
@@ -204,7 +155,7 @@ class Connection:
         Raises:
             LedgerUnavailable: it can't be read.
         """
-        is_ledger, count = self.execute(CONTENT, {"schema": self.place.schema})[0]
+        is_ledger, count = self.execute(text.CONTENT, {"schema": self.place.schema})[0]
         return bool(is_ledger), integer_of(count)
 
     def begin_migration(self) -> None:
@@ -214,7 +165,7 @@ class Connection:
             LedgerUnavailable: another process kept its lock for too long.
         """
         schema = self.place.schema
-        self._control(f"begin; select pg_advisory_xact_lock({LOCK}, hashtext('{schema}'))")
+        self._control(f"begin; select pg_advisory_xact_lock({text.LOCK}, hashtext('{schema}'))")
         try:
             if self.execute("select to_regnamespace(:name)::text", {"name": schema}) == [(None,)]:
                 self.script(f'create schema "{schema}"')
@@ -227,7 +178,7 @@ class Connection:
 
     def forget_writers(self) -> None:
         """Forget the connections of long ago, about which nobody can ask any more."""
-        self.execute(FORGET, {"kept_ms": WRITERS_KEPT_MS})
+        self.execute(text.FORGET, {"kept_ms": WRITERS_KEPT_MS})
 
     # --- statements ------------------------------------------------------------------------------
 
@@ -239,69 +190,118 @@ class Connection:
             LedgerError: a constraint or a trigger of the ledger said no.
             ValueError: a value that the database can't hold exactly.
         """
-        text, names = translated(sql)
-        values = params if isinstance(params, tuple) else [params[name] for name in names]
-        cursor = self._cursor
-        try:
-            cursor.execute(text, values)
-            return cast("list[Row]", cursor.fetchall()) if cursor.description else []
-        except psycopg.Error as error:
-            raise self._translated(error, sql) from error
+        return self._rows(self._run(sql, params))
 
     def change(self, sql: str, params: Mapping[str, Value]) -> int:
         """Run one insert, update or delete and return how many rows it changed, triggers aside.
 
         Raises: what `execute` raises.
         """
-        self.execute(sql, params)
-        return self._cursor.rowcount
+        return self._run(sql, params).command_tuples or 0
 
     def named(self, sql: str, params: Mapping[str, Value]) -> list[dict[str, Value]]:
         """Do as `execute` does, and name the columns."""
-        rows = self.execute(sql, params)
+        result = self._run(sql, params)
+        rows = self._rows(result)
         if not rows:
             return []
-        if (names := self._names.get(sql)) is None:
-            described = self._cursor.description or ()
-            names = self._names[sql] = tuple(column.name for column in described)
+        names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def script(self, sql: str) -> None:
         """Run many statements that take no values."""
         self._control(sql)
 
-    def _translated(self, error: psycopg.Error, sql: str) -> LedgerError | ValueError | TypeError:
-        told = error.diag.message_primary or _first_line(error)
-        state = error.sqlstate or ""
-        match error:
-            case _ if self._is_lost():
-                self.broken = ConnectionLost(f"the connection to the ledger was lost: {told}")
-                return self.broken
-            case errors.SerializationFailure() | errors.DeadlockDetected():
-                self.broken = LedgerConflict(f"somebody else was at the same rows: {told}")
-                return self.broken
-            case errors.LockNotAvailable():
-                self.broken = LedgerBusy(f"the ledger is locked by another process: {told}")
-                return self.broken
-            case psycopg.IntegrityError():
-                kind = _KINDS.get(type(error), "a")
-                return LedgerError(f"the ledger refused: {kind} constraint failed: {told}")
-            case errors.RaiseException():
-                return LedgerError(f"the ledger refused: {told}")
-            case errors.InFailedSqlTransaction():
-                return LedgerError("a statement of this unit failed before: nothing can follow it")
-            case psycopg.DataError():
-                return ValueError(f"a value that the ledger can't hold: {told}")
-            case psycopg.ProgrammingError() if not state and "adapt" in told:
-                return TypeError(told)
-            case _ if state[:2] in _BROKEN:
-                self.broken = LedgerUnavailable(f"the ledger failed: {told}")
-                return self.broken
-            case _:
-                return LedgerError(f"statement failed: {told}: {' '.join(sql.split())[:300]}")
+    # The driver's own cursors take four times as long: a unit has many small statements.
+
+    def _run(self, sql: str, params: Params) -> "pq.abc.PGresult":
+        name, values, formats = self._bound(sql, params)
+        try:
+            result = self._pgconn.exec_prepared(name, values, formats)
+        except psycopg.Error as error:
+            raise self._lost(str(error)) from error
+        return self._checked(result, sql)
+
+    def _bound(self, sql: str, params: Params) -> tuple[bytes, "_Values", list[int] | None]:
+        """Prepare a statement, if it is new, and write its values as the server reads them."""
+        if (found := self._statements.get(sql)) is None:
+            found = self._prepare(sql)
+        name, names = found
+        given = params if isinstance(params, tuple) else [params[each] for each in names]
+        # The server takes None for null, whatever the driver's signature says.
+        values = cast("_Values", [written(value) for value in given])
+        if bytes in map(type, given):
+            return name, values, [int(type(value) is bytes) for value in given]
+        return name, values, None
+
+    def _prepare(self, sql: str) -> tuple[bytes, tuple[str, ...]]:
+        if len(self._statements) >= STATEMENTS_MAX:
+            self._control("deallocate all")
+            self._statements.clear()
+        numbered, names = translated(sql)
+        name = b"s%d" % len(self._statements)
+        try:
+            result = self._pgconn.prepare(name, numbered.encode())
+        except psycopg.Error as error:
+            raise self._lost(str(error)) from error
+        self._checked(result, sql)
+        self._statements[sql] = name, names
+        return name, names
+
+    def _rows(self, result: "pq.abc.PGresult") -> list[Row]:
+        if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
+            return []
+        self._loading.set_pgresult(result)
+        return cast("list[Row]", self._loading.load_rows(0, result.ntuples, tuple))
+
+    def _checked(self, result: "pq.abc.PGresult", sql: str) -> "pq.abc.PGresult":
+        if result.status in _GOOD:
+            return result
+        told = _field(result, pq.DiagnosticField.MESSAGE_PRIMARY)
+        if self._is_lost():
+            raise self._lost(told)
+        found = meaning(_field(result, pq.DiagnosticField.SQLSTATE), told, sql)
+        if isinstance(found, LedgerUnavailable):
+            self.broken = found
+        raise found
+
+    def _lost(self, told: str) -> ConnectionLost:
+        self.broken = found = ConnectionLost(f"the connection to the ledger was lost: {told}")
+        return found
 
     def _is_lost(self) -> bool:
         return self._pgconn.status != pq.ConnStatus.OK
+
+    def _at_once(self, steps: Sequence[tuple[str, Params]]) -> _Results:
+        """Run statements one after the other, with one wait for all of them."""
+        bound = [self._bound(*step) for step in steps]
+        try:
+            self._pgconn.enter_pipeline_mode()
+            for name, values, formats in bound:
+                self._pgconn.send_query_prepared(name, values, formats)
+            self._pgconn.pipeline_sync()
+            results = self._answers()
+            self._pgconn.exit_pipeline_mode()
+        except psycopg.Error as error:
+            raise self._lost(str(error)) from error
+        for step, result in zip(steps, results, strict=True):
+            self._checked(result, step[0])
+        return results
+
+    def _answers(self) -> _Results:
+        found: _Results = []
+        waiting = select.poll()
+        waiting.register(self._pgconn.socket, select.POLLIN)
+        while True:
+            while self._pgconn.is_busy():
+                waiting.poll()
+                self._pgconn.consume_input()
+            result = self._pgconn.get_result()
+            if result is None:
+                continue  # between two statements
+            if result.status == pq.ExecStatus.PIPELINE_SYNC:
+                return found
+            found.append(result)
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -311,19 +311,15 @@ class Connection:
         Raises:
             LedgerUnavailable: another process kept its turn for too long, or the server failed.
         """
-        text = BEGIN_READING
-        if write:
-            self._number += 1
-            text = BEGIN.replace("{writer}", self._writer).replace("{number}", str(self._number))
-        self._control(text)
+        steps = text.WRITING if write else text.READING
+        self._number += write
+        signed: Params = {"writer": self._writer, "number": self._number}
+        results = self._at_once([(sql, signed) for sql in steps])
         self._fresh = write
-        row: Row | None = None
-        while row is None:
-            if self._cursor.description and len(found := self._cursor.fetchall()[0]) == 3:
-                row = cast("Row", found)
-            elif not self._cursor.nextset():
-                raise LedgerError(f"the ledger {self.place.shown} has lost its row of facts")
-        now_ms, wall_ms, break_ms = row
+        rows = self._rows(next(each for each in results if each.nfields == 3))
+        if not rows:
+            raise LedgerError(f"the ledger {self.place.shown} has lost its row of facts")
+        now_ms, wall_ms, break_ms = rows[0]
         return integer_of(now_ms), integer_of(wall_ms), integer_of(break_ms)
 
     def commit(self) -> None:
@@ -335,24 +331,24 @@ class Connection:
             LedgerUnavailable: the server failed; nothing is recorded.
         """
         self._warnings.clear()
-        # libpq itself: an interrupt would make the driver cancel the statement, which breaks off
-        # the wait for a standby and leaves a commit that may be lost with this server.
+        # libpq itself: an interrupt would make the driver's cursor cancel the statement, which
+        # breaks off the wait for a standby and leaves a commit that may be lost with this server.
         result = self._pgconn.exec_(b"commit")
         if result.status == pq.ExecStatus.COMMAND_OK and result.command_status == b"COMMIT":
             if self._warnings:
                 raise self._unknown(self._warnings[-1])
             return
-        error = errors.error_from_result(result, encoding="utf-8")
-        if self._is_lost() or error.diag.severity_nonlocalized in {"FATAL", "PANIC"}:
-            raise self._unknown(error.diag.message_primary or "the connection was lost")
-        if result.status == pq.ExecStatus.FATAL_ERROR:
-            raise self._translated(error, "commit") from error
+        severity = _field(result, pq.DiagnosticField.SEVERITY_NONLOCALIZED)
+        if self._is_lost() or severity in {"FATAL", "PANIC"}:
+            told = _field(result, pq.DiagnosticField.MESSAGE_PRIMARY)
+            raise self._unknown(told or "the connection was lost")
+        self._checked(result, "commit")
         self.broken = LedgerUnavailable("the server rolled back in place of committing")
         raise self.broken
 
     def _unknown(self, why: str) -> CommitUnknown:
         asked: dict[str, Value] = {"writer": self._writer, "number": self._number}
-        self.broken = found = CommitUnknown(f"the commit's end: {why}", proof=(COMMITTED, asked))
+        self.broken = found = CommitUnknown(why, proof=(text.COMMITTED, asked))
         return found
 
     def rollback(self) -> None:
@@ -386,9 +382,10 @@ class Connection:
 
     def _control(self, sql: str) -> None:
         try:
-            self._cursor.execute(sql, prepare=False)
+            result = self._pgconn.exec_(sql.encode())
         except psycopg.Error as error:
-            raise self._translated(error, sql) from error
+            raise self._lost(str(error)) from error
+        self._checked(result, sql)
 
     def close(self) -> None:
         """Close at once."""
@@ -396,5 +393,8 @@ class Connection:
             self._raw.close()
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+_GOOD: Final = frozenset({pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK})
+
+
+def _field(result: "pq.abc.PGresult", field: pq.DiagnosticField) -> str:
+    return (result.error_field(field) or b"").decode(errors="replace")

@@ -1,8 +1,11 @@
 """What is said to PostgreSQL: how one text of a statement becomes its, and its own statements."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
+
+from doubtless.ledger.codec import Value
 
 TURN_TIMEOUT_S: Final = 10  # how long a writer waits for its turn
 IDLE_TIMEOUT_S: Final = 5  # a process that is stopped in its turn loses it after that
@@ -40,31 +43,59 @@ def translated(sql: str) -> tuple[str, tuple[str, ...]]:
     return _TOKENS.sub(replace, sql), tuple(names)
 
 
+def written(value: Value) -> bytes | None:
+    """Write a value as the server reads it: as text, bytes as they are.
+
+    Raises:
+        ValueError: It is a text that no PostgreSQL holds.
+        TypeError: It is nothing that a ledger holds.
+    """
+    match value:
+        case None | bytes():
+            return value
+        case str():
+            if "\0" in value:
+                raise ValueError("PostgreSQL holds no NUL in a text")
+            return value.encode()
+        case int():
+            if not -(2**63) <= value < 2**63:
+                raise ValueError(f"{value} is too large for the ledger")
+            return b"%d" % value
+        case float():
+            return repr(value).encode()
+        case _:
+            raise TypeError(f"a ledger holds no {type(value).__name__}")
+
+
 # --- the clock, and who has the turn -------------------------------------------------------------
 
 WALL: Final = "floor(extract(epoch from clock_timestamp()) * 1000)::bigint"
 # The wall clock is read when the row is ours, however long that took.
-BEGIN: Final = f"""
-    begin isolation level read committed read write;
-    select 1 from meta where tenant = 'main' for no key update;
+BEGIN: Final = "begin isolation level read committed read write"
+TURN: Final = "select 1 from meta where tenant = 'main' for no key update"
+TICK: Final = f"""
     with clock as materialized (select {WALL} as wall_ms)
     update meta
        set clock_floor_ms = greatest(clock_floor_ms, clock.wall_ms)
       from clock
      where tenant = 'main'
- returning clock_floor_ms, clock.wall_ms, clock_break_ms;
-    insert into writer (tenant, id, number, at_ms)
-    values ('main', '{{writer}}', {{number}}, {WALL})
-        on conflict (tenant, id) do update set number = excluded.number, at_ms = excluded.at_ms;
-    savepoint unit
+ returning clock_floor_ms, clock.wall_ms, clock_break_ms
 """  # noqa: S608 - nothing in it comes from outside
-BEGIN_READING: Final = f"""
-    begin isolation level repeatable read read only;
+SIGN: Final = f"""
+    insert into writer (tenant, id, number, at_ms)
+    values ('main', :writer, :number, {WALL})
+        on conflict (tenant, id) do update set number = excluded.number, at_ms = excluded.at_ms
+"""  # noqa: S608 - nothing in it comes from outside
+SAVEPOINT: Final = "savepoint unit"
+BEGIN_READING: Final = "begin isolation level repeatable read read only"
+LOOK: Final = f"""
     with clock as materialized (select {WALL} as wall_ms)
     select greatest(clock_floor_ms, clock.wall_ms), clock.wall_ms, clock_break_ms
       from meta, clock
      where tenant = 'main'
 """  # noqa: S608 - nothing in it comes from outside
+WRITING: Final = (BEGIN, TURN, TICK, SIGN, SAVEPOINT)
+READING: Final = (BEGIN_READING, LOOK)
 # Asked once the turn of the lost connection is over: then it has committed, or never will. An id of
 # a transaction would not do: another primary may have given the same one to somebody else.
 COMMITTED: Final = """
@@ -75,6 +106,16 @@ FORGET: Final = f"""
 """  # noqa: S608 - nothing in it comes from outside
 
 # --- sessions ------------------------------------------------------------------------------------
+
+DEFAULTS: Final[Mapping[str, str | int]] = {
+    "target_session_attrs": "read-write",  # of several hosts the primary, whichever it is now
+    "connect_timeout": 10,
+    "fallback_application_name": "doubtless",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # ms that what was sent may wait for the other side to have it
+}
 
 # Nothing may ever cancel a COMMIT: not a time-out either.
 SETTINGS: Final = f"""

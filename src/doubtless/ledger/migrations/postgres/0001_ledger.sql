@@ -1,6 +1,7 @@
 -- The ledger. Every table has a tenant; instants are integer milliseconds since the epoch; JSON is
 -- text. Tables and columns are those of SQLite's, file by file, but for `writer`. Text is compared
--- by code points, as there.
+-- by code points, as there. Where a table has several indexes, the column that tells most comes
+-- first: before there are statistics, one that begins with the tenant looks as good as any other.
 
 create function refuse() returns trigger language plpgsql as $$
 begin
@@ -85,7 +86,7 @@ create table operation (
     on_unknown text collate "C" not null,
     needs_approval bigint not null,
     open bigint not null,               -- 1 until it ends: said twice, for the indexes
-    unique (tenant, id),
+    unique (id, tenant),
     check (open = case when state in ('succeeded', 'failed', 'rejected', 'cancelled')
                        then 0 else 1 end),
     check (due_ms is not null or open = 0)
@@ -94,11 +95,11 @@ create table operation (
 -- Over open operations alone, so that any number of settled ones slows no claim.
 create index operation_due on operation (tenant, due_ms) where open = 1;
 
-create index operation_session on operation (tenant, session_id, principal);
-create index operation_object on operation (tenant, source, claim) where claim is not null;
-create index operation_key on operation (tenant, key);
-create index operation_ref on operation (tenant, ref);
-create index operation_provider on operation (tenant, provider_operation_id)
+create index operation_session on operation (session_id, principal, tenant);
+create index operation_object on operation (claim, source, tenant) where claim is not null;
+create index operation_key on operation (key, tenant);
+create index operation_ref on operation (ref, tenant);
+create index operation_provider on operation (provider_operation_id, tenant)
  where provider_operation_id is not null;
 
 create trigger operation_fence before update of fence on operation for each row
@@ -220,7 +221,7 @@ create table dependency (
     foreign key (tenant, after_id) references operation (tenant, id)
 );
 
-create index dependency_after on dependency (tenant, after_id);
+create index dependency_after on dependency (after_id, tenant);
 
 create table approval (
     tenant text collate "C" not null default 'main',

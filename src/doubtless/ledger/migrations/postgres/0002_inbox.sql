@@ -17,7 +17,6 @@ create table event (
     matched_ms bigint,
     matched_by text collate "C",
     reason text collate "C",            -- why it is not matched
-    unique (tenant, source, event_id),
     foreign key (copy_of) references event (position),
     foreign key (tenant, operation_id) references operation (tenant, id),
     check ((operation_id is null) = (matched_ms is null)),
@@ -29,8 +28,11 @@ create index event_unmatched on event (tenant, position)
  where operation_id is null and copy_of is null;
 create index event_waiting on event (tenant, source, received_ms) where reason <> 'no_tool';
 create index event_untold on event (tenant, source, type) where reason = 'no_tool';
-create index event_source on event (tenant, source, position);
-create index event_operation on event (tenant, operation_id) where operation_id is not null;
+create index event_source on event (source, position, tenant);
+create index event_operation on event (operation_id, tenant) where operation_id is not null;
+
+-- Made last: of indexes that seem to cost the same, the newest is taken.
+alter table event add unique (event_id, source, tenant);
 
 create trigger event_fixed before update of
     position, tenant, source, event_id, type, delivered_by, received_ms, occurred_ms, digest, size,

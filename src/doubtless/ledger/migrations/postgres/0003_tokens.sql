@@ -8,8 +8,8 @@ create table token (
     created_ms bigint not null,
     expires_ms bigint,                  -- null: never
     revoked_ms bigint,
-    primary key (tenant, id),
-    unique (tenant, digest)
+    primary key (id, tenant),
+    unique (digest, tenant)
 );
 
 create trigger token_identity before update of

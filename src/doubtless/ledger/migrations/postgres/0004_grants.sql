@@ -32,5 +32,5 @@ create trigger session_approval_never_deleted before delete on session_approval 
   execute function refuse('a session-wide approval is only revoked');
 
 -- Few operations rest here: one that is sent at once never enters it.
-create index operation_waiting on operation (tenant, source, claim)
+create index operation_waiting on operation (claim, source, tenant)
  where state in ('prepared', 'awaiting_approval') and claim is not null;
