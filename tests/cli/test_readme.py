@@ -89,6 +89,7 @@ def test_every_command_is_in_the_table():
         "approve",
         "call",
         "deny",
+        "events list",
         "operations list",
         "operations show",
         "sessions show",

@@ -179,6 +179,7 @@ FULL_CONTRACT = Contract(
     recovery_deadline_ms=900_000,
     completes_within_ms=600_000,
     valid_for_ms=7_200_000,
+    queued_valid_for_ms=7_200_000,
     dedupe_window_ms=60_000,
     request=RequestRules(
         method="POST",
