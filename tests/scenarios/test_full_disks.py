@@ -15,9 +15,11 @@ from doubtless.errors import LedgerUnavailable
 
 @pytest.fixture
 def disk(story):
+    whole = story.ledger
     with failing_disk() as (found, vfs):
         story.ledger += f"?vfs={vfs}"
         yield found
+    story.ledger = whole
 
 
 @pytest.mark.proves("ROW-W-1")
