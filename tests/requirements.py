@@ -329,5 +329,6 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "PG-10": "Who reads settlements in order misses none, whoever writes at once.",
     "PG-11": "Commands work on a PostgreSQL ledger; the address is all that is different.",
     "PG-12": "A new PostgreSQL ledger is as quick before its server has statistics of it.",
+    "PG-13": "A primary dies, a standby takes over: what was told of each operation stays true.",
     "PG-8": "A commit whose end was not told is settled before anybody is answered.",
 }

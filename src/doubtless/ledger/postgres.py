@@ -165,7 +165,7 @@ class Connection:
             LedgerUnavailable: another process kept its lock for too long.
         """
         schema = self.place.schema
-        self._control(f"begin; select pg_advisory_xact_lock({text.LOCK}, hashtext('{schema}'))")
+        self.script(f"begin; select pg_advisory_xact_lock({text.LOCK}, hashtext('{schema}'))")
         try:
             if self.execute("select to_regnamespace(:name)::text", {"name": schema}) == [(None,)]:
                 self.script(f'create schema "{schema}"')
@@ -208,10 +208,6 @@ class Connection:
         names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
         return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def script(self, sql: str) -> None:
-        """Run many statements that take no values."""
-        self._control(sql)
-
     # The driver's own cursors take four times as long: a unit has many small statements.
 
     def _run(self, sql: str, params: Params) -> "pq.abc.PGresult":
@@ -236,7 +232,7 @@ class Connection:
 
     def _prepare(self, sql: str) -> tuple[bytes, tuple[str, ...]]:
         if len(self._statements) >= STATEMENTS_MAX:
-            self._control("deallocate all")
+            self.script("deallocate all")
             self._statements.clear()
         numbered, names = translated(sql)
         name = b"s%d" % len(self._statements)
@@ -333,7 +329,10 @@ class Connection:
         self._warnings.clear()
         # libpq itself: an interrupt would make the driver's cursor cancel the statement, which
         # breaks off the wait for a standby and leaves a commit that may be lost with this server.
-        result = self._pgconn.exec_(b"commit")
+        try:
+            result = self._pgconn.exec_(b"commit")
+        except psycopg.Error as error:
+            raise self._unknown(str(error)) from error
         if result.status == pq.ExecStatus.COMMAND_OK and result.command_status == b"COMMIT":
             if self._warnings:
                 raise self._unknown(self._warnings[-1])
@@ -357,13 +356,13 @@ class Connection:
             self.broken = ConnectionLost("the connection to the ledger was lost")
             return
         if self._pgconn.transaction_status != pq.TransactionStatus.IDLE:
-            self._control("rollback")
+            self.script("rollback")
         self.broken = None
 
     def savepoint(self) -> None:
         """Begin a unit within the transaction."""
         if not self._fresh:
-            self._control("release savepoint unit; savepoint unit")
+            self.script("release savepoint unit; savepoint unit")
         self._fresh = False
 
     def keep(self) -> None:
@@ -377,10 +376,11 @@ class Connection:
 
     def undo(self) -> None:
         """End a unit, and take back what it did."""
-        self._control("rollback to savepoint unit")
+        self.script("rollback to savepoint unit")
         self._fresh = True
 
-    def _control(self, sql: str) -> None:
+    def script(self, sql: str) -> None:
+        """Run statements that take no values. Raises: what `execute` raises."""
         try:
             result = self._pgconn.exec_(sql.encode())
         except psycopg.Error as error:
