@@ -1,6 +1,7 @@
 """What every request passes first: bounds on size and time, and an answer to any failure."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Final
@@ -16,6 +17,8 @@ from doubtless.service.problems import problem
 from doubtless.service.settings import Limits
 
 CLOSE: Final[Mapping[str, str]] = {"Connection": "close"}  # what follows it can't be told apart
+HEARD_OUT: Final = 4  # times the longest body that is taken
+HEARD_OUT_S: Final = 2.0
 CLIENT_GONE: Final = 499  # nobody reads it; the log does
 CODES: Final = {404: "no_such_route", 405: "method_not_allowed", 408: "too_slow", 413: "too_large"}
 DETAILS: Final = {
@@ -46,6 +49,7 @@ class Intake:
 
         try:
             if (refusal := self._refused(scope)) is not None:
+                await self._hear_out(receive)
                 await refusal(scope, receive, sending)
             else:
                 await self._app(scope, self._bounded(receive), sending)
@@ -71,6 +75,20 @@ class Intake:
             if name == b"content-length" and int(value or b"0") > limits.body_bytes_max:
                 return too_large(limits)
         return None
+
+    async def _hear_out(self, receive: Receive) -> None:
+        """Read what a refused client goes on sending, and throw it away; within bounds.
+
+        A client that is cut off in the middle of its body sees a broken pipe, and no answer.
+        """
+        left = self._limits.body_bytes_max * HEARD_OUT
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEARD_OUT_S):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
 
     def _bounded(self, receive: Receive) -> Receive:
         """Return `receive` with a limit on the body's size and on the time that it takes."""
