@@ -118,7 +118,7 @@ class Postgres:
         standby = Standby(self, data)
         for lock in data.glob(".s.PGSQL.*"):
             lock.unlink()  # the other one's, copied with the rest
-        standby.ctl("start", "-o", f"-h '' -k {data}", "-l", str(data / "log"))
+        standby.start()
         try:
             with self.connect() as connection:
                 connection.execute("set synchronous_commit = local")
@@ -172,6 +172,10 @@ class Standby:
 
     def __init__(self, primary: Postgres, data: Path) -> None:
         self._primary, self.folder = primary, data
+
+    def start(self) -> None:
+        """Start it, with its socket in its own folder."""
+        self.ctl("start", "-o", f"-h '' -k {self.folder}", "-l", str(self.folder / "log"))
 
     def promote(self) -> None:
         """Make it the primary."""

@@ -3,13 +3,15 @@
 import threading
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.ledger.servers import POLL_S, begin
-from tests.postgres import Postgres, folder_of_run
+from tests.ledger.servers import POLL_S, begin, in_background, wait_until
+from tests.postgres import Postgres, Standby, folder_of_run
 
 from doubtless.errors import LedgerUnavailable
+from doubtless.ledger import operations
 from doubtless.ledger.group import IN_DOUBT, NOTHING
 from doubtless.ledger.store import Ledger, open_ledger
 
@@ -39,6 +41,12 @@ def wait_until_synchronous(connection) -> None:
     while connection.execute(asked).fetchone() != (1,):
         assert time.monotonic() < deadline
         time.sleep(POLL_S)
+
+
+def of_both(primary: Postgres, standby: Standby) -> str:
+    """Return the address of the ledger on whichever of them is the primary."""
+    first = Path(primary.socket).parent
+    return f"postgresql://postgres@/postgres?host={first},{standby.folder}&schema=t_main"
 
 
 class Caller(threading.Thread):
@@ -76,9 +84,7 @@ def wait_for(callers: list[Caller], count: int) -> None:
 
 @pytest.mark.proves("PG-13")
 def test_a_primary_that_dies_under_load_loses_nothing_that_was_acknowledged(primary, standby):
-    first, second = Path(primary.socket).parent, standby.folder
-    url = f"postgresql://postgres@/postgres?host={first},{second}&schema=t_main"
-    with open_ledger(url) as ledger:
+    with open_ledger(of_both(primary, standby)) as ledger:
         callers = [Caller(ledger, f"caller-{number}") for number in range(CALLERS)]
         for caller in callers:
             caller.start()
@@ -103,3 +109,24 @@ def test_a_primary_that_dies_under_load_loses_nothing_that_was_acknowledged(prim
         else:
             assert IN_DOUBT in said, said
     assert found <= set(told)
+
+
+@pytest.mark.proves("PG-8", "PG-13")
+def test_a_commit_that_its_primary_took_with_it_is_told_as_not_recorded(primary, standby):
+    with open_ledger(of_both(primary, standby)) as ledger:
+        begin(ledger, "kept")
+        standby.ctl("stop", "-m", "fast")
+        with primary.connect() as watching, in_background(lambda: begin(ledger, "lost")) as found:
+            wait_until(watching, "wait_event = 'SyncRep'")
+            primary.crash()
+            standby.start()
+            standby.promote()
+            # The new primary gives the ids of transactions that it never saw to others: asked about
+            # that of the lost commit, it would say that it was committed.
+            for number in range(20):
+                begin(ledger, f"later-{number}")
+        assert isinstance(found[0], LedgerUnavailable)
+        assert NOTHING in str(found[0])
+        for name, is_there in (("kept", True), ("lost", False), ("later-0", True)):
+            held = ledger.read(partial(operations.get, tenant="main", operation_id=name))
+            assert (held is not None) is is_there

@@ -208,7 +208,7 @@ class Connection:
         names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
         return [dict(zip(names, row, strict=True)) for row in rows]
 
-    # The driver's own cursors take four times as long: a unit has many small statements.
+    # The driver's own cursors take three times as long: a unit has many small statements.
 
     def _run(self, sql: str, params: Params) -> "pq.abc.PGresult":
         name, values, formats = self._bound(sql, params)
