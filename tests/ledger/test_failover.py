@@ -35,6 +35,21 @@ def standby(primary):
         yield found
 
 
+@pytest.mark.proves("PG-2")
+def test_standbys_that_no_commit_waits_for_are_warned_of(primary, standby, caplog):
+    open_ledger(of_both(primary, standby)).close()
+    assert caplog.text == ""
+    with primary.connect() as connection:
+        connection.execute("alter system set synchronous_standby_names = ''")
+        connection.execute("select pg_reload_conf()")
+        deadline = time.monotonic() + 10
+        while connection.execute("show synchronous_standby_names").fetchone() != ("",):
+            assert time.monotonic() < deadline
+            time.sleep(POLL_S)
+    open_ledger(of_both(primary, standby)).close()
+    assert "commits don't wait for any of them" in caplog.text
+
+
 def wait_until_synchronous(connection) -> None:
     asked = "select count(*) from pg_stat_replication where sync_state = 'sync'"
     deadline = time.monotonic() + 10

@@ -66,7 +66,8 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
     prepared operations, look-ups of unknown ones, and what a crash interrupted.
 
     Args:
-        ledger: `sqlite:///relative.db` or `sqlite:////absolute.db`; created if it is absent.
+        ledger: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`; created if it
+            is absent.
         contracts: A contract file, or contracts that were read already.
         principal: In whose name calls are made; the same after a restart.
         worker: False leaves what is due to other processes.

@@ -42,8 +42,8 @@ SQLITE: Final = (
     "and do your own changes with tx.run"
 )
 POSTGRESQL: Final = (
-    "a transaction on your own PostgreSQL connection is not in this release. Commit your own change "
-    "and then call app.prepare, under an operation_id that stands in it; or use "
+    "a transaction on your own PostgreSQL connection is not in this release. Commit your own "
+    "change, and then call app.prepare under an operation_id that stands in it; or use "
     "`async with app.transaction() as tx` on a SQLite ledger"
 )
 UNKNOWN: Final = (

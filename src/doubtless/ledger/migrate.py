@@ -4,6 +4,7 @@ An absent or empty ledger is created by whoever opens it first. An existing one 
 when it is opened; `migrate` is what changes it.
 """
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Place: TypeAlias = "sqlite.Place | postgres.Place"
 Connection: TypeAlias = "sqlite.Connection | postgres.Connection"
 
+_log: Final = logging.getLogger("doubtless.ledger")
 _NAME: Final = re.compile(r"(\d{4})_\w+\.sql")
 
 
@@ -66,7 +68,9 @@ def open_connection(place: Place) -> Connection:
     """Open a connection, of whatever it turns out to be to. Raises: what its kind raises."""
     if isinstance(place, sqlite.Place):
         return sqlite.Connection(place)
-    return place.open()
+    from doubtless.ledger import postgres  # noqa: PLC0415 - its driver is an extra
+
+    return postgres.Connection(place)
 
 
 def _kind(connection: Connection) -> str:
@@ -120,6 +124,14 @@ def prepare(
         )
     if not isinstance(connection, sqlite.Connection):
         connection.forget_writers()
+        if connection.loses_on_failover():
+            _log.warning("%s", FAILOVER.format(place=_place(connection)))
+
+
+FAILOVER: Final = (
+    "{place} has standbys, but commits don't wait for any of them: acknowledged operations may be"
+    " gone after a fail-over. Set synchronous_standby_names on the server"
+)
 
 
 def migrate(url: str) -> list[str]:

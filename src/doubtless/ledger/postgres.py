@@ -46,10 +46,6 @@ class Place:
         """Whether nothing of it is ever on disk."""
         return False
 
-    def open(self) -> "Connection":
-        """Open a connection that is not known to be safe yet. Raises: what `Connection` raises."""
-        return Connection(self)
-
     def connect(self, *, reads_only: bool = False) -> "Connection":
         """Open another connection. Raises: what `Connection` and `assert_durable` raise."""
         connection = Connection(self)
@@ -179,6 +175,10 @@ class Connection:
     def forget_writers(self) -> None:
         """Forget the connections of long ago, about which nobody can ask any more."""
         self.execute(text.FORGET, {"kept_ms": WRITERS_KEPT_MS})
+
+    def loses_on_failover(self) -> bool:
+        """Whether standbys follow the server, and no commit waits for one of them."""
+        return bool(self.execute(text.LOSES, {}))
 
     # --- statements ------------------------------------------------------------------------------
 

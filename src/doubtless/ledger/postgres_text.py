@@ -129,6 +129,11 @@ ASKED: Final = """
     select current_setting('server_encoding'), pg_is_in_recovery()::text, current_setting('fsync'),
            current_setting('full_page_writes'), current_setting('synchronous_commit')
 """
+LOSES: Final = """
+    select 1
+     where current_setting('synchronous_standby_names') = ''
+       and exists (select 1 from pg_stat_replication)
+"""
 CONTENT: Final = """
     select to_regclass(:schema || '.meta') is not null
            and to_regclass(:schema || '.migration') is not null,
