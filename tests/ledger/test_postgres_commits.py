@@ -11,10 +11,9 @@ from tests.ledger.servers import WAITING, begin, holds, in_background, wait_unti
 from tests.postgres import Postgres
 
 from doubtless.errors import LedgerUnavailable
-from doubtless.ledger import group, postgres
+from doubtless.ledger import group
 from doubtless.ledger.group import IN_DOUBT, NOTHING
 from doubtless.ledger.store import open_ledger
-from doubtless.ledger.transaction import ConnectionLost
 
 
 @pytest.fixture
@@ -147,18 +146,15 @@ def test_a_commit_of_which_nobody_can_tell_is_told_as_unknown(own, cutter, monke
             own.crash()
 
         stopping = threading.Thread(target=stop)
-        monkeypatch.setattr(
-            postgres.Place,
-            "connect",
-            lambda self, reads_only=False: refuse(stopping),
-        )
+        real = group.Group._reopen  # noqa: SLF001 - nobody asks before the server is gone
+
+        def reopen(self) -> bool:
+            stopping.join()
+            return real(self)
+
+        monkeypatch.setattr(group.Group, "_reopen", reopen)
         with pytest.raises(LedgerUnavailable, match=IN_DOUBT):
             ledger.write(crash)
         monkeypatch.undo()
         own.restart()
         begin(ledger, "after")
-
-
-def refuse(stopping: threading.Thread):
-    stopping.join()
-    raise ConnectionLost("no server")
