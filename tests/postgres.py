@@ -105,6 +105,8 @@ class Postgres:
         """Start it again."""
         options = f"-h '' -k {Path(self.socket).parent}"
         self._ctl("start", "-o", options, "-l", str(self._server.log))
+        with self._server._lock:  # noqa: SLF001 - or it would not know which process to stop
+            self._server.ensure_postgres_running()
 
     @contextmanager
     def standby(self, data: Path) -> Iterator["Standby"]:
