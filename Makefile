@@ -33,7 +33,7 @@ demo: .venv/.runtime ## Run the demonstration on loopback.
 	@$(BIN)/doubtless demo
 
 test: .venv/.dev ## Run the whole test suite (ARGS="-k name" narrows it).
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 3 $(ARGS)
 
 check: .venv/.dev ## Formatting, lint, types, import contracts, dependencies, docs.
 	@$(BIN)/ruff format --check .
