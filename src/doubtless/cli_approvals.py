@@ -48,14 +48,17 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     target = operation.business_key or "(no business key)"
     yield "target", f"{operation.source} {_ascii(target)}"
     if contract.request is not None:
-        yield "request", f"{contract.request.method} {contract.source.base_url}"
+        yield (
+            "request",
+            f"{contract.request.method} {contract.source.base_url}{contract.request.path}",
+        )
     session = f", session {_ascii(operation.session_id)}" if operation.session_id else ""
     ago = length(max(0, now.ms - operation.created_ms))
     yield "asked for by", f"{_ascii(operation.principal)}{session}, {ago} ago"
     given = ", ".join(_ascii(approval.by) for approval in record.approvals) or "nobody"
     yield "approved by", f"{given} so far, of {people_needed(contract)}"
     until_ms = min(operation.not_before_ms or operation.valid_until_ms, operation.valid_until_ms)
-    yield "can wait until", f"{instant(until_ms)}"
+    yield "waits until", f"{instant(until_ms)}"
     yield "payload hash", operation.payload_hash
 
 

@@ -62,7 +62,7 @@ def _say(what: str, application: Doubtless, settings: Settings, *, worker: bool)
     contracts = [tool.contract for tool in application.registry]
     people = sorted(each.tool for each in contracts if not answers_of(each).automatic)
     ledger = masked(settings.ledger) if settings.app is None else f"that of {settings.app}"
-    parts = [what, f"ledger {ledger}", f"{len(contracts)} tools"]
+    parts = [what, f"ledger {ledger}", f"{len(contracts)} tool{'' if len(contracts) == 1 else 's'}"]
     parts.append(f"not fully automatic: {', '.join(people)}" if people else "all fully automatic")
     if not worker:
         parts.append("no worker here: run `doubtless worker` on the same ledger")
