@@ -28,7 +28,8 @@ APPLICATION_ID: Final = 0x44_42_54_31  # "DBT1", in the file's header
 BUSY_TIMEOUT_S: Final = 10.0
 BUSY_PAUSE_MAX_S: Final = 0.005
 STATEMENTS_MAX: Final = 512
-CACHE_KIB: Final = 65_536
+CACHE_KIB: Final = 65_536  # of the connection that writes
+READER_CACHE_KIB: Final = 8_192
 CHECKPOINT_PAGES: Final = 4_000
 _SETTINGS: Final = (
     "foreign_keys = on",
@@ -37,7 +38,6 @@ _SETTINGS: Final = (
     "temp_store = memory",
     "mmap_size = 0",
     "synchronous = full",
-    f"cache_size = -{CACHE_KIB}",
 )
 
 # After these the transaction, the file or the disk is in doubt; others concern one statement alone.
@@ -144,7 +144,9 @@ class Connection:
     def _configure(self, *, reads_only: bool) -> None:
         try:
             self._raw.set_busy_handler(_Patience())
-            for setting in (*_SETTINGS, f"query_only = {int(reads_only)}"):
+            cache_kib = READER_CACHE_KIB if reads_only else CACHE_KIB
+            also = (f"cache_size = -{cache_kib}", f"query_only = {int(reads_only)}")
+            for setting in (*_SETTINGS, *also):
                 self._cursor.execute(f"pragma {setting}").fetchall()
             synchronous = self._pragma("synchronous")
         except apsw.NotADBError as error:

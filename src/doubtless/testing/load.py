@@ -92,15 +92,15 @@ class Result:
 
 
 def rules(lose: float) -> list[dict[str, object]]:
-    """Lose that share of the answers to POST, after the effect: half by FIN, half by RST."""
-    rest = lose / 2 / (1 - lose / 2)
-    return [
-        {
-            "match": {"method": "POST", "probability": lose / 2},
-            "then": {"action": "commit_then_rst"},
-        },
-        {"match": {"method": "POST", "probability": rest}, "then": {"action": "commit_then_fin"}},
-    ]
+    """Lose that share of the answers to POST, after the effect: half by RST, half by FIN.
+
+    Both rules draw the same numbers; what is below the half is the first one's.
+    """
+
+    def losing(share: float, action: str) -> dict[str, object]:
+        return {"match": {"method": "POST", "probability": share}, "then": {"action": action}}
+
+    return [losing(lose / 2, "commit_then_rst"), losing(lose, "commit_then_fin")]
 
 
 async def _client(number: int, end_s: float, api: httpx2.AsyncClient, told: Told) -> None:
