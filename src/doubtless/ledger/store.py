@@ -31,7 +31,7 @@ T = TypeVar("T")
 Done: TypeAlias = Callable[[object, BaseException | None], None]
 
 BATCH_UNITS_MAX: Final = 64
-BATCH_WORK_MAX_S: Final = 0.02  # how long the first of a batch waits for the others
+BATCH_WORK_MAX_S: Final = 0.05  # how long the first of a batch waits for the others
 READERS_MAX: Final = 8  # idle read connections that are kept
 
 _log: Final = logging.getLogger("doubtless.ledger")
