@@ -5,8 +5,8 @@
     python -m doubtless.testing.bench --memory 100000     # whether memory stays flat
 
 One caller waits for the disk and for the interpreter in turn. The quicker the disk, the more of the
-time is the interpreter's: so the ratio is shown for slower flushes too, and judged at half a
-millisecond more (docs/adr/0004).
+time is the interpreter's: so the ratio to the disk is held against its target as it is, and also as
+if flushes took half a millisecond longer (docs/adr/0004).
 
 Every round measures everything once, one after the other, so that a disk or a machine that slows
 down slows all of it. The median of the rounds is shown, with the least and the greatest.
@@ -29,7 +29,7 @@ Figures = dict[str, float]
 
 CALLERS = (1, 32, 256)
 FLUSHES_MS = (0.5, 1, 2, 4)  # as if the disk's flush took so much longer
-JUDGED_MS = 0.5  # the flush at which the sequential target is judged: docs/adr/0004
+REFERENCE_MS = 0.5  # about the flush of the disk that the target was set on: docs/adr/0004
 TARGET_SEQUENTIAL = 0.35  # of two raw commits an operation
 TARGET_CONCURRENT = 0.2  # of the ledger alone, at 256 callers
 
@@ -118,8 +118,12 @@ def at_flush(report: Report, flush_ms: float) -> float:
 def ratios(report: Report) -> dict[str, tuple[float, float]]:
     """Return each ratio and its target."""
     return {
-        f"engine, one caller, to two commits, flush +{JUDGED_MS} ms": (
-            at_flush(report, JUDGED_MS),
+        "engine, one caller, to two raw commits": (
+            report.ratio("engine_1", "commits_1", 0.5),
+            TARGET_SEQUENTIAL,
+        ),
+        f"engine, one caller, to two commits, flush +{REFERENCE_MS} ms": (
+            at_flush(report, REFERENCE_MS),
             TARGET_SEQUENTIAL,
         ),
         "engine to the ledger alone, 256 callers": (
@@ -131,9 +135,8 @@ def ratios(report: Report) -> dict[str, tuple[float, float]]:
 
 def verdicts(report: Report) -> list[str]:
     """Say how the ratio goes with the disk, and of each target whether it is reached."""
-    as_is = report.ratio("engine_1", "commits_1", 0.5)
     curve = "".join(f"   +{ms} ms {at_flush(report, ms):.2f}" for ms in FLUSHES_MS)
-    lines = [f"engine, one caller, to two raw commits: this disk {as_is:.2f}, slower ones:{curve}"]
+    lines = [f"engine, one caller, to two raw commits, as if flushes took longer:{curve}"]
     return lines + [
         f"{words:52}{ratio:>6.2f}   target {target}: {'reached' if ratio >= target else 'MISSED'}"
         for words, (ratio, target) in ratios(report).items()
