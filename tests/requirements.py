@@ -330,5 +330,6 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "PG-11": "Commands work on a PostgreSQL ledger; the address is all that is different.",
     "PG-12": "A new PostgreSQL ledger is as quick before its server has statistics of it.",
     "PG-13": "A primary dies, a standby takes over: what was told of each operation stays true.",
+    "PG-14": "A COMMIT whose wait for a standby is cancelled is no acknowledgement, and never lost.",
     "PG-8": "A commit whose end was not told is settled before anybody is answered.",
 }
