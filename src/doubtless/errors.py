@@ -33,6 +33,10 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
     ├── ServiceError             a remote application's service (engine.remote)
     │   ├── ServiceUnavailable   it was not reached, or takes nothing now
     │   └── NotPermitted         no token, or none that may do this
+    ├── EffectError              what an engine's step, activity or task is told (integrations)
+    │   ├── NotDone              nothing happened, and the engine's own retry may act
+    │   └── WontBeDone           it failed or was refused for good: a retry would be told the same
+    ├── NoIdentity               an adapter can't tell which operation is meant (integrations)
     ├── IllegalTransition        a fault of ours: the table knows no such step
     ├── GateClosed               an attempt lost its permission before the first byte
     ├── LedgerError
@@ -276,6 +280,31 @@ class ServiceUnavailable(ServiceError):
 
 class NotPermitted(ServiceError):
     """The service knows no such token, or its role may not do this. Nothing was done."""
+
+
+class EffectError(DoubtlessError):
+    """An engine's step, activity or task ended without its effect. It travels as engines need it.
+
+    `operation_id`, `status` and `code` are those of the outcome.
+    """
+
+    def __init__(
+        self, message: str, *, operation_id: str = "", status: str = "", code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.operation_id, self.status, self.code = operation_id, status, code
+
+
+class NotDone(EffectError):
+    """It provably had no effect, and a repeat of the same operation may act: retry it."""
+
+
+class WontBeDone(EffectError):
+    """It had no effect and will not have any, or was refused: a retry would be told the same."""
+
+
+class NoIdentity(DoubtlessError):
+    """An adapter can't tell which operation is meant, so nothing was sent."""
 
 
 class IllegalTransition(DoubtlessError):
