@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from doubtless.core.model import Effect, Json
+from doubtless.core.model import Effect, Json, Source
 
 STALL_MARGIN_MS = 5_000  # how long a process may be stopped between the clock check and the write
 LEASE_EXTRA_MS = 10_000  # a lease is the timeout and this much
@@ -47,6 +47,12 @@ class Kind(StrEnum):
 
     HTTP = "http"
     FUNCTION = "function"
+    FILE = "file"
+    SHELL = "shell"
+    SSH = "ssh"
+    GIT_PUSH = "git_push"
+    MAIL = "mail"
+    BROWSER = "browser"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +126,7 @@ class LookupRules:
     """One read that can say whether the effect exists."""
 
     name: str  # unique within the tool
-    request: RequestRules | None = None  # None: code
+    request: RequestRules | None = None  # None: code, or the transport itself
     python: str | None = None  # "module:function", or the name of a registered one
     items: str = "@"
     where: Mapping[str, Json] = field(default_factory=dict)
@@ -142,6 +148,7 @@ class LookupRules:
     interval_ms: int = 5_000
     interval_max_ms: int = 60_000
     timeout_ms: int = 10_000
+    speaks: Source = Source.LOOKUP  # OBJECT or MARKER: the tool's own transport is asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +221,7 @@ class Contract:
     queued_valid_for_ms: int = 86_400_000  # from the outbox, or behind others
     dedupe_window_ms: int = 0
     request: RequestRules | None = None
+    action: Mapping[str, Json] | None = None  # of every other kind: its block, as templates
     response: ResponseRules = field(default_factory=ResponseRules)
     key: KeyRules | None = None
     condition: ConditionRules | None = None

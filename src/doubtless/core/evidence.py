@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from doubtless.core.contract import Contract, LookupRules
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import (
+    ASKED,
     Attempt,
     Cause,
     Evidence,
@@ -153,7 +154,7 @@ def _counted(record: Record, look: LookupRules, from_ms: int, settled_from_ms: i
     begun = sorted(
         item.begun_ms
         for item in record.evidence
-        if item.source is Source.LOOKUP
+        if item.source in ASKED
         and item.shows is Shows.ABSENT
         and item.strength is Strength.AUTHORITATIVE
         and item.by == look.name
@@ -229,7 +230,7 @@ def why_unknown(record: Record) -> Cause:
 def seen_at_work(record: Record) -> bool:
     """Whether a look-up saw the accepted work going on."""
     return any(
-        item.source is Source.LOOKUP
+        item.source in ASKED
         and item.shows is Shows.IN_PROGRESS
         and item.at_ms >= (record.operation.accepted_ms or 0)
         for item in record.evidence
@@ -242,7 +243,7 @@ def asked_since_last_attempt(record: Record, contract: Contract) -> bool:
     answers = {
         item.by
         for item in record.evidence
-        if item.source is Source.LOOKUP
+        if item.source in ASKED
         and item.shows is not Shows.COULD_NOT_ASK
         and item.begun_ms >= opened_ms
     }
@@ -330,7 +331,7 @@ class _Claims:
 
         def fresh(item: Evidence) -> bool:
             speaks_ms = item.begun_ms - contract.lag_ms
-            return item.source is Source.LOOKUP and speaks_ms >= tied_ms
+            return item.source in ASKED and speaks_ms >= tied_ms
 
         if not any(fresh(item) for item in (*self.applied, *self.failed)):
             return self
@@ -361,7 +362,7 @@ def counts(item: Evidence, record: Record, contract: Contract) -> bool:
 
 def _speaks_for_ms(item: Evidence, contract: Contract) -> int | None:
     """The moment that an item speaks for, on the provider's side; None where it names none."""
-    if item.source is Source.LOOKUP:
+    if item.source in ASKED:
         return item.begun_ms - contract.lag_ms
     return item.occurred_ms
 

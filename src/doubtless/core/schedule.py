@@ -4,7 +4,7 @@ import hashlib
 
 from doubtless.core.contract import Contract
 from doubtless.core.evidence import FOREVER_MS, Finding
-from doubtless.core.model import Now, Record, Shows, Source, State, Strength
+from doubtless.core.model import ASKED, Now, Record, Shows, Source, State, Strength
 
 REVIEW_PACE_MS = 300_000  # what a person has to decide is still looked at, this often at first
 REVIEW_PACE_MAX_MS = 3_600_000
@@ -31,7 +31,7 @@ def next_send_ms(record: Record, contract: Contract) -> int:
 
 def last_look_ms(record: Record) -> int:
     """Return when it was last looked at, or when its last attempt ended."""
-    looks = [item.begun_ms for item in record.evidence if item.source is Source.LOOKUP]
+    looks = [item.begun_ms for item in record.evidence if item.source in ASKED]
     ended = [attempt.ended_ms or attempt.opened_ms for attempt in record.attempts]
     return max([*looks, *ended], default=record.operation.created_ms)
 
@@ -73,7 +73,7 @@ def next_look_ms(record: Record, contract: Contract, finding: Finding) -> int:
     for look in contract.lookups:
         grown = min(look.interval_ms << min(looks, 20), look.interval_max_ms)
         best = min(best, last_ms + int(grown * jitter(record.operation.ref, looks)))
-    answered = [i for i in record.evidence if i.source is Source.LOOKUP][-1:]
+    answered = [i for i in record.evidence if i.source in ASKED][-1:]
     if answered and answered[0].shows is Shows.COULD_NOT_ASK:
         return best  # asking more often would not help
     if not finding.absence.provable or record.operation.state is State.ACCEPTED:

@@ -116,7 +116,7 @@ def stopped(
         detail = f"stopped before the first byte: {why}"
         seen = Observation(seen=Seen.NOT_SENT, stage=act.watch.stage, detail=detail)
         return Ending(observation=seen, sent_by_ms=None)
-    unsent = act.done.is_set() and act.begun.contract.kind is Kind.HTTP
+    unsent = act.done.is_set() and act.begun.contract.kind is not Kind.FUNCTION
     if unsent and act.watch.sent_bytes == 0:
         detail = f"the gate was open, but no byte had been written: {why}"
         seen = Observation(seen=Seen.NOT_SENT, stage=Stage.GATE, detail=detail)

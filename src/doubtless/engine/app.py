@@ -12,6 +12,7 @@ import anyio.abc
 
 from doubtless.core.model import Json, Principal, Role
 from doubtless.core.outcome import Outcome
+from doubtless.engine.actions import Actions
 from doubtless.engine.actor import Actor
 from doubtless.engine.approving import Approving
 from doubtless.engine.blocking import BlockingDoubtless
@@ -32,7 +33,7 @@ from doubtless.engine.surroundings import Surroundings
 from doubtless.engine.tools import FunctionTool, schema_of
 from doubtless.errors import DoubtlessError, SettingsError
 from doubtless.ledger.store import Ledger, open_ledger
-from doubtless.transports.base import HttpSender
+from doubtless.transports.base import HttpSender, Workplace
 from doubtless.transports.function import Body, Function
 from doubtless.transports.http import HttpTransport
 
@@ -173,14 +174,30 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         stack.push_async_callback(_shielded, http.aclose)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         book = Book(self.registry, self._surroundings, ledger.id)
-        opened = OpenApp(ledger, book, http, tasks, self._credentials)
+        actions = Actions(self._workplace())
+        actions.check(tool.contract for tool in self.registry)
+        stack.push_async_callback(_shielded, actions.aclose)
+        self.registry.can = actions.can
+        opened = OpenApp(ledger, book, http, tasks, self._credentials, actions)
         opened.transaction_timeout_s = self._transaction_timeout_s
+        if ledger.is_shared:
+            tasks.start_soon(opened.listen)
         if self._with_worker:
             await reread(opened)
             tasks.start_soon(opened.work)
         for subscriber in self._subscribers.values():
             start(opened, self._principal, subscriber)
         return opened
+
+    def _workplace(self) -> Workplace:
+        surroundings = self._surroundings
+        return Workplace(
+            owner=surroundings.owner,
+            liveness=surroundings.liveness,
+            boot_s=surroundings.boot_s,
+            wall_ms=surroundings.wall_ms,
+            secret=self._credentials.find,
+        )
 
     @property
     def _opened(self) -> OpenApp:

@@ -147,7 +147,7 @@ def is_as_approved(book: Book, tx: Transaction, operation: Operation, contract: 
         return False
     request = book.request(tx, operation.id)
     if request is None:
-        return contract.request is None
+        return contract.request is None and contract.action is None
     return request_digest(request) == operation.request_digest
 
 

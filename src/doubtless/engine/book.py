@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from doubtless.core import progress
 from doubtless.core.approvals import relies_on
-from doubtless.core.contract import Contract
+from doubtless.core.contract import Contract, Kind
 from doubtless.core.evidence import weigh
 from doubtless.core.lifecycle import Need
 from doubtless.core.model import (
@@ -32,7 +32,10 @@ from doubtless.engine.surroundings import Surroundings
 from doubtless.errors import LedgerError, OperationNotFound
 from doubtless.ledger import attempts, bodies, claims, grants, operations
 from doubtless.ledger.store import Transaction
-from doubtless.transports.base import HttpRequest
+from doubtless.transports.base import Action, HttpRequest
+
+BASELINE = "baseline"  # the kind of body that says how things stood before the first attempt
+EXHIBIT = "exhibit:"  # before its name, in the kind of a body that is for people to look at
 
 WORKER = Principal(name="worker", role=Role.WORKER)
 
@@ -49,7 +52,7 @@ class Begun:
     contract: Contract
     attempt: Attempt
     payload: bytes | None = None  # canonical JSON of the arguments; None: it stands in the ledger
-    request: HttpRequest | None = None
+    request: HttpRequest | Action | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +145,8 @@ class Book:
         payload = bodies.body(tx, self.tenant, operation_id, "payload")
         return None if payload is None else json.loads(payload)
 
-    def request(self, tx: Transaction, operation_id: str) -> HttpRequest | None:
-        """Return the rendered request: the bytes of every attempt."""
+    def request(self, tx: Transaction, operation_id: str) -> HttpRequest | Action | None:
+        """Return the rendered request or action: the same for every attempt."""
         text = bodies.body(tx, self.tenant, operation_id, "request")
         return None if text is None else load_request(text)
 
@@ -255,8 +258,12 @@ class Book:
             )
 
 
-def dump_request(request: HttpRequest) -> bytes:
-    """Write a rendered request, as it is stored."""
+def dump_request(request: HttpRequest | Action) -> bytes:
+    """Write a rendered request or action, as it is stored."""
+    if isinstance(request, Action):
+        return json.dumps(
+            {"kind": request.kind.value, "members": request.members}, separators=(",", ":")
+        ).encode()
     parts: Json = {
         "method": request.method,
         "url": request.url,
@@ -266,9 +273,11 @@ def dump_request(request: HttpRequest) -> bytes:
     return json.dumps(parts, separators=(",", ":")).encode()
 
 
-def load_request(text: bytes) -> HttpRequest:
-    """Read a stored request."""
+def load_request(text: bytes) -> HttpRequest | Action:
+    """Read a stored request or action."""
     parts = json.loads(text)
+    if "kind" in parts:
+        return Action(kind=Kind(parts["kind"]), members=parts["members"])
     return HttpRequest(
         method=parts["method"],
         url=parts["url"],

@@ -6,10 +6,11 @@ secrets folder.
 
 import base64
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from doubtless.core.contract import Contract, SourceRules
+from doubtless.core.model import Json
 from doubtless.engine.contracts import WebhookRules
 from doubtless.errors import SettingsError
 
@@ -62,8 +63,8 @@ class Credentials:
         """
         wanted: dict[str, list[str]] = {}
         for contract in contracts:
-            if contract.source.credential is not None:
-                wanted.setdefault(contract.source.credential, []).append(contract.tool)
+            for name in sorted(_named(contract)):
+                wanted.setdefault(name, []).append(contract.tool)
         for source, rules in (webhooks or {}).items():
             wanted.setdefault(rules.credential, []).append(f"the webhook of {source}")
         missing: list[str] = []
@@ -94,3 +95,18 @@ class Credentials:
                 return {source.auth_header: secret}
             case _:
                 return {source.auth_header: f"Bearer {secret}"}
+
+
+def _named(contract: Contract) -> set[str]:
+    """Return the names of all secrets that a tool's source and its block name."""
+    found = {contract.source.credential} if contract.source.credential is not None else set()
+    rest: list[Json] = [contract.action]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, Mapping):
+            name = part.get("credential")
+            found |= {name} if isinstance(name, str) else set()
+            rest.extend(part.values())
+        elif isinstance(part, Sequence) and not isinstance(part, str):
+            rest.extend(part)
+    return found

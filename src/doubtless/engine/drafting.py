@@ -7,16 +7,18 @@ from doubtless.core import identity
 from doubtless.core.contract import Contract, KeyFormat
 from doubtless.core.model import Json, Principal
 from doubtless.engine.book import Book
+from doubtless.engine.contracts.blocks import BLOCKS
 from doubtless.engine.expressions import ExpressionError, holds
 from doubtless.engine.registry import Tool
 from doubtless.engine.templates import (
     TemplateError,
     TemplateValues,
+    render,
     render_request,
     request_digest,
 )
 from doubtless.errors import BadArguments, BadOperationId, BadSequence
-from doubtless.transports.base import HttpRequest
+from doubtless.transports.base import Action, HttpRequest
 
 AFTER_MAX = 100  # operations that one can come after
 
@@ -37,7 +39,7 @@ class Ask:
     business_key: str | None
     ref: str
     key: str
-    request: HttpRequest | None
+    request: HttpRequest | Action | None
     request_digest: str
     needs_approval: bool = False
     supersedes: str | None = None
@@ -149,7 +151,9 @@ def _hashed(contract: Contract, arguments: Mapping[str, Json], payload: bytes) -
     return identity.hash_of(contract.tool, payload)
 
 
-def _rendered(contract: Contract, values: TemplateValues) -> HttpRequest | None:
+def _rendered(contract: Contract, values: TemplateValues) -> HttpRequest | Action | None:
+    if contract.action is not None:
+        return _action(contract, contract.action, values)
     if contract.request is None:
         return None
     try:
@@ -162,6 +166,20 @@ def _rendered(contract: Contract, values: TemplateValues) -> HttpRequest | None:
         )
     except TemplateError as error:
         raise BadArguments(contract.tool, "request", str(error)) from error
+
+
+def _action(contract: Contract, templates: Mapping[str, Json], values: TemplateValues) -> Action:
+    """Render an action, and be sure that it can be carried out as it is."""
+    try:
+        members = render(dict(templates), values)
+        identity.canonical(members)
+    except (TemplateError, identity.NotCanonical) as error:
+        raise BadArguments(contract.tool, contract.kind.value, str(error)) from error
+    assert isinstance(members, Mapping)  # noqa: S101 - a mapping renders as one
+    why = BLOCKS[contract.kind].problem(members)
+    if why is not None:
+        raise BadArguments(contract.tool, contract.kind.value, why)
+    return Action(kind=contract.kind, members=members)
 
 
 def _needs_approval(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from doubtless.core.model import Json, Shows
-from doubtless.engine.reading import Sighting, could_not_ask
+from doubtless.transports.base import Sighting, could_not_ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

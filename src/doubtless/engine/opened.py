@@ -6,6 +6,7 @@ import anyio.abc
 from doubtless.core.model import Now, Principal, Record, Role, State
 from doubtless.core.outcome import Outcome
 from doubtless.engine import drafting, reports
+from doubtless.engine.actions import Actions
 from doubtless.engine.book import Book, Decided
 from doubtless.engine.credentials import Credentials
 from doubtless.engine.decisions import Decision
@@ -18,6 +19,7 @@ from doubtless.engine.runner import Runner
 from doubtless.engine.waiting import Known, Waiting
 from doubtless.errors import BadOperationId, OperationNotFound
 from doubtless.ledger import requests
+from doubtless.ledger.news import News
 from doubtless.ledger.store import Ledger, Transaction
 from doubtless.transports.base import HttpSender
 
@@ -34,6 +36,7 @@ class OpenApp:
         http: HttpSender,
         tasks: anyio.abc.TaskGroup,
         credentials: Credentials,
+        actions: Actions,
     ) -> None:
         self.ledger, self.book, self.tasks = ledger, book, tasks
         self.waiting = Waiting(self.load)
@@ -47,11 +50,17 @@ class OpenApp:
             book=book,
             credentials=credentials,
             http=http,
+            actions=actions,
             tasks=tasks,
             changed=self.changed,
         )
         reconciler = Reconciler(
-            ledger=ledger, book=book, credentials=credentials, http=http, changed=self.changed
+            ledger=ledger,
+            book=book,
+            credentials=credentials,
+            http=http,
+            actions=actions,
+            changed=self.changed,
         )
         self._worker = Worker(
             ledger=ledger,
@@ -66,6 +75,17 @@ class OpenApp:
         """Run the worker until the application is closed."""
         with self.worker_scope:
             await self._worker.run()
+
+    async def listen(self) -> None:
+        """Hear what other processes commit, until the application is closed."""
+        await self.ledger.listen(self._heard)
+
+    def _heard(self, news: News) -> None:
+        self.waiting.heard(news)
+        if news.ended:
+            self.bell.ring()
+        if news.due:
+            self._worker.hint()
 
     def go_on(self, decided: Met | Decided) -> None:
         """Carry out the attempt that was just opened, whether or not its caller still waits."""

@@ -17,7 +17,7 @@ from doubtless.core.contract import Contract, LookupRules, ResponseRules
 from doubtless.core.model import Effect, Json, Shows
 from doubtless.engine.expressions import ExpressionError, evaluate, holds, truthy
 from doubtless.engine.templates import TemplateError, TemplateValues, render
-from doubtless.transports.base import Reply
+from doubtless.transports.base import Reply, Sighting, could_not_ask
 
 RETRY_AFTER_MAX_MS = 86_400_000
 
@@ -191,21 +191,6 @@ def _is_age(reply: Reply) -> bool:
 
 
 # --- look-ups ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
-    """What one look-up found."""
-
-    shows: Shows
-    detail: str
-    provider_operation_id: str | None = None
-    result: Json = None
-
-
-def could_not_ask(why: str) -> Sighting:
-    """Return the third answer: it counts neither for nor against."""
-    return Sighting(shows=Shows.COULD_NOT_ASK, detail=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,15 +13,26 @@ from doubtless.core.contract import Contract, LookupRules, RequestRules
 from doubtless.core.identity import canonical
 from doubtless.core.model import Evidence, Json, Record, Shows, Source, Strength
 from doubtless.engine import lookups, steps
+from doubtless.engine.actions import Actions, Errands
 from doubtless.engine.book import Book
 from doubtless.engine.credentials import Credentials
-from doubtless.engine.reading import Page, Sighting, could_not_ask, find, page_of
+from doubtless.engine.reading import Page, find, page_of
 from doubtless.engine.registry import Ask
 from doubtless.engine.steps import Looking
 from doubtless.engine.templates import TemplateError, TemplateValues, render_request
+from doubtless.errors import DoubtlessError
 from doubtless.ledger.store import Ledger
-from doubtless.transports.base import HttpRequest, HttpSender, Watch, open_gate
+from doubtless.transports.base import (
+    HttpRequest,
+    HttpSender,
+    Sighting,
+    Watch,
+    could_not_ask,
+    open_gate,
+)
 from doubtless.transports.function import is_cancelled
+
+_log = logging.getLogger("doubtless.engine")
 
 PAGES_MAX = 20  # of one look-up; a longer list could not be asked
 HEARSAY = frozenset({"ingress"})
@@ -46,9 +58,11 @@ class Reconciler:
         book: Book,
         credentials: Credentials,
         http: HttpSender,
+        actions: Actions,
         changed: Callable[[Record], None],
     ) -> None:
         self._ledger, self._book = ledger, book
+        self._actions, self._errands = actions, Errands(ledger, book)
         self._credentials, self._http, self._changed = credentials, http, changed
 
     async def look(self, looking: Looking) -> None:
@@ -80,6 +94,8 @@ class Reconciler:
         with anyio.move_on_after(rules.timeout_ms / 1000):
             if rules.request is not None:
                 found = await self._ask_http(rules, asked)
+            elif rules.speaks is not Source.LOOKUP:
+                found = await self._ask_there(rules, asked)
             else:
                 found = await self._ask_code(rules, asked)
         return found or could_not_ask(f"no answer within {rules.timeout_ms} ms")
@@ -121,6 +137,22 @@ class Reconciler:
             fresh=False,
         )
         return page_of(reply, rules)
+
+    # --- by the transport that acted -------------------------------------------------------------
+
+    async def _ask_there(self, rules: LookupRules, asked: Asked) -> Sighting:
+        operation, kind = asked.record.operation, asked.contract.kind
+        try:
+            errand = self._errands.errand(
+                operation.id, asked.contract, max(1, len(asked.record.attempts))
+            )
+            transport = self._actions.transport(kind)
+            return await transport.look(errand, limit_s=rules.timeout_ms / 1000)
+        except DoubtlessError as error:
+            return could_not_ask(str(error))
+        except Exception as error:  # noqa: BLE001 - any exception is could-not-ask
+            _log.exception("operation %s could not be asked about", operation.id)
+            return could_not_ask(f"{type(error).__name__} on our side")
 
     # --- in code ---------------------------------------------------------------------------------
 
@@ -202,7 +234,7 @@ def _evidence(rules: LookupRules, seen: Sighting, begun_ms: int) -> Evidence:
     hearsay = rules.boundary in HEARSAY
     return Evidence(
         number=0,
-        source=Source.LOOKUP,
+        source=rules.speaks,
         shows=seen.shows,
         strength=Strength.ADVISORY if hearsay else Strength.AUTHORITATIVE,
         at_ms=0,

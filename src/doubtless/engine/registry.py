@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 import jsonschema_rs
 
 from doubtless.core.contract import Contract, Kind, LookupRules
-from doubtless.core.model import Json
+from doubtless.core.model import Json, Source
 from doubtless.engine.contracts import (
     Lookup,
     WebhookRules,
@@ -67,6 +67,7 @@ class Registry:
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
         self._contracts: dict[str, Contract] = {}
+        self.can: Callable[[Kind], bool] = lambda _: False  # of kinds with a transport of their own
         self.webhooks: dict[str, WebhookRules] = {}  # by source: how its events are signed, shaped
 
     def __iter__(self) -> Iterator[Tool]:
@@ -112,8 +113,8 @@ class Registry:
 
     def can_act(self, contract: Contract) -> bool:
         """Whether this process can carry the tool out."""
-        if contract.kind is Kind.HTTP:
-            return True
+        if contract.kind is not Kind.FUNCTION:
+            return contract.kind is Kind.HTTP or self.can(contract.kind)
         tool = self._tools.get(contract.tool)
         return tool is not None and tool.body is not None
 
@@ -127,7 +128,9 @@ class Registry:
     def can_ask(self, contract: Contract) -> bool:
         """Whether this process can ask all look-ups of a contract."""
         return all(
-            look.request is not None or self.asker(contract, look) is not None
+            look.request is not None
+            or self.asker(contract, look) is not None
+            or (look.speaks is not Source.LOOKUP and self.can(contract.kind))
             for look in contract.lookups
         )
 

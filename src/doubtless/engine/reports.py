@@ -8,11 +8,13 @@ from doubtless.core.contract import Contract
 from doubtless.core.model import Cause, Json, Now, Record, State
 from doubtless.core.outcome import Extras, Outcome, instant, outcome_of
 from doubtless.engine.book import Book
+from doubtless.engine.contracts.blocks import BLOCKS
 from doubtless.engine.reconciler import lookup_request
 from doubtless.engine.templates import TemplateError, TemplateValues
 from doubtless.errors import OperationNotFound
 from doubtless.ledger import bodies, journal, listing, operations
 from doubtless.ledger.store import Transaction
+from doubtless.transports.base import Action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,8 @@ def _read(found: Json, now: Now) -> Mapping[str, Json] | None:
 
 def _request_line(book: Book, tx: Transaction, record: Record, contract: Contract) -> str | None:
     """Return the provider's look-up as a person would type it, without the host."""
+    if contract.action is not None:
+        return _question(book, tx, record, contract)
     for rules in contract.lookups:
         if rules.request is None:
             continue
@@ -129,6 +133,14 @@ def _request_line(book: Book, tx: Transaction, record: Record, contract: Contrac
             return None
         return f"{request.method} {request.url.removeprefix(contract.source.base_url.rstrip('/'))}"
     return None
+
+
+def _question(book: Book, tx: Transaction, record: Record, contract: Contract) -> str | None:
+    """Return what its own transport is asked, as a person would do it by hand."""
+    action = book.request(tx, record.operation.id)
+    if not isinstance(action, Action) or not contract.lookups:
+        return None
+    return BLOCKS[contract.kind].question(action.members)
 
 
 def session(book: Book, tx: Transaction, session_id: str, principal: str) -> SessionRecord:

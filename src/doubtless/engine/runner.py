@@ -26,13 +26,14 @@ from doubtless.core.model import (
 )
 from doubtless.engine import acting, reading, steps
 from doubtless.engine.acting import Act, Gate
+from doubtless.engine.actions import Actions, Errands
 from doubtless.engine.book import Begun, Book
 from doubtless.engine.credentials import Credentials
 from doubtless.engine.steps import Ending, Opened
 from doubtless.engine.tools import Call
-from doubtless.errors import DoubtlessError, LedgerError, LedgerUnavailable
+from doubtless.errors import DoubtlessError, LedgerError, LedgerUnavailable, NotSent
 from doubtless.ledger.store import Ledger, Transaction
-from doubtless.transports.base import HttpSender, Reply
+from doubtless.transports.base import HttpRequest, HttpSender, Reply
 from doubtless.transports.function import Body, FunctionTransport
 
 RECORD_TRIES = 5  # to record an end; between them 50 ms, doubling
@@ -50,6 +51,7 @@ class Runner:
         book: The ledger as the engine sees it.
         credentials: Found at every send, and kept nowhere.
         http: Sends the requests of contracts.
+        actions: Carries out what is neither a request nor a function.
         tasks: Outlives every caller.
         changed: Called after an end was stored, with the record and the result, if there is one.
     """
@@ -61,11 +63,13 @@ class Runner:
         book: Book,
         credentials: Credentials,
         http: HttpSender,
+        actions: Actions,
         tasks: anyio.abc.TaskGroup,
         changed: Callable[[Record, bytes | None], None],
     ) -> None:
         self._ledger, self._book, self._credentials = ledger, book, credentials
         self._http = http
+        self._actions, self._errands = actions, Errands(ledger, book)
         self._functions = FunctionTransport(book.surroundings.boot_s)
         self._tasks, self._changed = tasks, changed
         self._open_attempts = 0  # those that only wait for a late answer left out
@@ -173,6 +177,8 @@ class Runner:
         try:
             if act.begun.contract.kind is Kind.HTTP:
                 act.reply = await self._send(act)
+            elif act.begun.contract.kind is not Kind.FUNCTION:
+                act.reply = await self._do(act)
             elif body is None:
                 why = "its function is not registered in this process"
                 act.reply = Reply(stage=Stage.OPENED, proof=Seen.NOT_SENT, detail=why)
@@ -191,7 +197,7 @@ class Runner:
         request = begun.request
         if request is None:
             request = self._ledger.read(lambda tx: self._book.request(tx, operation_id))
-        if request is None:
+        if not isinstance(request, HttpRequest):
             raise LedgerError(f"{operation_id}: its rendered request is no longer stored")
         seconds = (contract.timeout_ms + contract.horizon_ms) / 1000
         return await self._http.perform(
@@ -203,6 +209,20 @@ class Runner:
             limit_s=seconds,
             fresh=contract.effect not in NO_EFFECT,
         )
+
+    async def _do(self, act: Act) -> Reply:
+        """Carry out an action of another kind; how things stood before it is durable first."""
+        begun, contract = act.begun, act.begun.contract
+        transport = self._actions.transport(contract.kind)
+        errand = self._errands.errand(begun.record.operation.id, contract, begun.attempt.number)
+        if errand.baseline is None:
+            try:
+                found = await transport.survey(errand)
+            except NotSent as error:
+                return Reply(stage=Stage.OPENED, proof=Seen.NOT_SENT, detail=str(error))
+            errand = replace(errand, baseline=await self._errands.surveyed(begun, found))
+        seconds = (contract.timeout_ms + contract.horizon_ms) / 1000
+        return await transport.perform(errand, gate=act.gate, watch=act.watch, limit_s=seconds)
 
     def _private(self, begun: Begun, *, with_credentials: bool = True) -> dict[str, str]:
         source = begun.contract.source
@@ -284,9 +304,13 @@ class Runner:
         reply, contract = act.reply, act.begun.contract
         assert reply is not None  # noqa: S101 - callers have seen it
         now_ms = self._book.surroundings.wall_ms()
-        if contract.kind is Kind.FUNCTION:
+        if contract.kind is not Kind.HTTP:
             answer = Answer(
-                stage=reply.stage, proof=reply.proof, cause=reply.cause, detail=reply.detail
+                stage=reply.stage,
+                proof=reply.proof,
+                cause=reply.cause,
+                detail=reply.detail,
+                provider_operation_id=reply.provider_operation_id,
             )
             result: bytes | None = reply.body or None
             body, read = b"", None  # the value is the result: it is kept once
@@ -300,6 +324,7 @@ class Runner:
             observation=observation,
             sent_by_ms=act.sent_by_ms(self._book.surroundings.boot_s),
             reply=body,
+            exhibits=reply.exhibits,
             result=result if succeeded else None,
             read=json.dumps(read).encode() if read is not None and succeeded else None,
         )

@@ -1,7 +1,7 @@
 """The units of work after an attempt or a look has begun: gate, end, recovery, look, next step."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from doubtless.core import permission, policy, progress, settling
 from doubtless.core.contract import Contract
@@ -21,7 +21,7 @@ from doubtless.core.model import (
 from doubtless.core.progress import Liveness
 from doubtless.core.steps import LookUp, Send
 from doubtless.engine import approvals, counting, early
-from doubtless.engine.book import WORKER, Begun, Book
+from doubtless.engine.book import EXHIBIT, WORKER, Begun, Book
 from doubtless.ledger import attempts, bodies
 from doubtless.ledger.store import Transaction
 
@@ -38,6 +38,7 @@ class Ending:
     reply: bytes = b""
     result: bytes | None = None  # JSON for the agent
     read: bytes | None = None  # JSON: how far a read may be relied on
+    exhibits: Mapping[str, bytes] = field(default_factory=dict)  # for a person to look at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,8 @@ def _keep(
         bodies.put_body(tx, book.tenant, operation_id, "result", 0, ending.result)
     if ending.read is not None:
         bodies.put_body(tx, book.tenant, operation_id, "read", 0, ending.read)
+    for name, content in ending.exhibits.items():
+        bodies.put_body(tx, book.tenant, operation_id, f"{EXHIBIT}{name}", number, content)
     if not ending.reply:
         return None
     return bodies.put_body(tx, book.tenant, operation_id, "reply", number, ending.reply)

@@ -42,7 +42,7 @@ from doubtless.engine.templates_grammar import (
     parse,
     strings_in,
 )
-from doubtless.transports.base import HttpRequest
+from doubtless.transports.base import Action, HttpRequest
 
 __all__ = [
     "OPERATION_NAMES",
@@ -343,8 +343,11 @@ def _url(path: str, base_url: str, values: TemplateValues, query: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}{query}"
 
 
-def request_digest(request: HttpRequest) -> str:
+def request_digest(request: HttpRequest | Action) -> str:
     """Return `sha256:…` over everything that is sent, except what each attempt adds."""
+    if isinstance(request, Action):
+        whole: Json = {"kind": request.kind.value, "members": request.members}
+        return "sha256:" + hashlib.sha256(rfc8785.dumps(whole)).hexdigest()
     parts: Json = {
         "method": request.method,
         "url": request.url,

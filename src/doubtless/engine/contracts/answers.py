@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from doubtless.core.contract import Contract, LookupRules, OnAbsent, Stores
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
+from doubtless.core.model import Source
+from doubtless.engine.contracts.blocks import BLOCKS
 from doubtless.engine.contracts.build import TYING_NAMES
 from doubtless.engine.contracts.values import duration_text
 from doubtless.engine.templates import names_in
@@ -75,6 +77,10 @@ def _ties(contract: Contract) -> Iterator[str]:
         parts = [request.path, request.query, dict(request.headers), request.json, request.form]
         for name in sorted(TYING_NAMES & names_in(parts)):
             yield f"{{{name}}}, carried in the request"
+    elif contract.action is not None:
+        own = any(look.speaks is not Source.LOOKUP for look in contract.lookups)
+        if own:
+            yield f"the {contract.lookups[0].name}, which is this operation's own"
     elif key is None and any(look.python for look in contract.lookups):
         yield "what the look-up's own code recognises the operation by"
 
@@ -82,16 +88,21 @@ def _ties(contract: Contract) -> Iterator[str]:
 def _asks(contract: Contract) -> Iterator[str]:
     if RULES[contract.effect].looks_up:
         for look in contract.lookups:
-            what = look.python or (
-                f"{look.request.method} {look.request.path}" if look.request else ""
-            )
-            yield f"{what} at {contract.source.name} ({look.boundary})"
+            yield f"{_question(look, contract)} at {contract.source.name} ({look.boundary})"
     if contract.events is not None:
         yield f"events: {', '.join(contract.events.types)}"
     if replays(contract):
         yield "the same request once more: the provider replays its first answer"
     if meets_same_object(contract):
         yield "the same request once more: it meets the same object"
+
+
+def _question(look: LookupRules, contract: Contract) -> str:
+    if look.request is not None:
+        return f"{look.request.method} {look.request.path}"
+    if look.speaks is not Source.LOOKUP:
+        return BLOCKS[contract.kind].question(contract.action or {})
+    return look.python or ""
 
 
 def _proofs(contract: Contract) -> Iterator[str]:

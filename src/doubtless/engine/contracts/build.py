@@ -1,8 +1,8 @@
 """From what a table says to a whole contract: every default is filled in, and written down."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import Final
 
 from doubtless.core.answers import NOT_PROCESSED, REJECTED
 from doubtless.core.contract import (
@@ -24,6 +24,8 @@ from doubtless.core.contract import (
 )
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.model import Effect, Json
+from doubtless.engine.contracts.block import Place
+from doubtless.engine.contracts.defaults import Default, Defaults
 from doubtless.engine.contracts.file import (
     NO_CORRELATION,
     IdempotencyTable,
@@ -35,8 +37,6 @@ from doubtless.engine.contracts.problems import numbered
 from doubtless.engine.contracts.values import duration_text
 from doubtless.engine.templates import names_in
 
-_T = TypeVar("_T")
-
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 TYING_NAMES: Final = frozenset(
@@ -47,51 +47,31 @@ TYING_NAMES: Final = frozenset(
 NO_ARGUMENTS: Final[dict[str, Json]] = {"type": "object", "additionalProperties": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Default:
-    """One default in force: the key below the tool's table, and the value as a file writes it."""
-
-    key: str
-    value: str
-
-
-@dataclass(slots=True)
-class _Defaults:
-    """Fills in what was not said, and remembers that it did."""
-
-    found: list[Default] = field(default_factory=list)
-
-    def fill(self, key: str, said: _T | None, default: _T, text: str = "") -> _T:
-        if said is not None:
-            return said
-        self.found.append(Default(key=key, value=text or _text(default)))
-        return default
-
-    def time(self, key: str, said_ms: int | None, default_ms: int) -> int:
-        return self.fill(key, said_ms, default_ms, f'"{duration_text(default_ms)}"')
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, Collection):
-        return f"[{', '.join(_text(each) for each in value)}]"
-    return str(value)
-
-
 def build(
-    name: str, said: ToolTable, source: SourceRules, *, kind: Kind, tolerance_ms: int
+    name: str,
+    said: ToolTable,
+    source: SourceRules,
+    *,
+    kind: Kind,
+    tolerance_ms: int,
+    place: Place | None = None,
 ) -> tuple[Contract, tuple[Default, ...]]:
     """Build the contract of one tool, with the defaults that came to be in force.
 
     Nothing is judged here: an impossible table gives an impossible contract.
     """
-    fill, rule = _Defaults(), RULES[said.effect]
+    fill, rule = Defaults(), RULES[said.effect]
+    block = next(iter(said.blocks()), None)
     acts = said.effect not in NO_EFFECT
     timeout_ms = fill.time("timeout", said.timeout, 30_000)
-    horizon_ms = _horizon_ms(said, fill if acts else _Defaults())
+    own = block.look(said.in_flight_horizon) if block is not None else None
+    if own is not None:
+        fill.found += _of_its_own(own)
+    asked = bool(said.lookup) or own is None
+    horizon_ms = _horizon_ms(said, fill if acts and asked else Defaults())
+    business_key = list(said.business_key)
+    if block is not None and not business_key and (found := block.business_key()):
+        business_key = fill.fill("business_key", None, found)
     valid_for_ms = fill.time("valid_for", said.valid_for, HOUR_MS)
     correlation = said.correlation.header if said.correlation else None
     correlation = fill.fill("correlation.header", correlation, "X-Correlation-ID")
@@ -102,9 +82,9 @@ def build(
         kind=kind,
         description=said.description,
         arguments=said.arguments if said.arguments is not None else NO_ARGUMENTS,
-        business_key=tuple(said.business_key),
+        business_key=tuple(business_key),
         volatile=tuple(said.volatile),
-        on_absent=_on_absent(said, fill if acts else _Defaults()),
+        on_absent=_on_absent(said, fill if acts else Defaults()),
         review=fill.fill("review", said.review, "people") == "people",
         duplicates_acceptable=said.duplicates == "acceptable",
         latest_wins=said.ordering == "latest_wins",
@@ -116,10 +96,14 @@ def build(
         queued_valid_for_ms=said.valid_for or 24 * HOUR_MS,
         dedupe_window_ms=said.dedupe_window or 0,
         request=_request(said.request) if said.request else None,
+        action=block.action(place) if block is not None and place is not None else None,
         response=_response(said, fill) if kind is Kind.HTTP else ResponseRules(),
         key=_key(said, fill) if said.idempotency else None,
         condition=_condition(said),
-        lookups=_lookups(said, fill, horizon_ms, rule.confirmations),
+        lookups=(
+            *([own] if own is not None else []),
+            *_lookups(said, fill, horizon_ms, rule.confirmations),
+        ),
         approval=_approval(said, fill, valid_for_ms),
         read=_read(said, fill),
         retry=_retry(said, fill),
@@ -127,12 +111,27 @@ def build(
     return _with_deadlines(started, said, fill, tolerance_ms), tuple(fill.found)
 
 
+def _of_its_own(look: LookupRules) -> list[Default]:
+    """Return what is in force for the look-up that a block brings along."""
+    times = {
+        "interval": look.interval_ms,
+        "lag": look.lag_ms,
+        "in_flight_horizon": look.in_flight_horizon_ms,
+        "timeout": look.timeout_ms,
+    }
+    told = [
+        Default(key=f"{look.name}.{key}", value=f'"{duration_text(ms)}"')
+        for key, ms in times.items()
+    ]
+    return [Default(key=f"{look.name}.confirmations", value=str(look.confirmations)), *told]
+
+
 def _with_deadlines(
-    contract: Contract, said: ToolTable, fill: _Defaults, tolerance_ms: int
+    contract: Contract, said: ToolTable, fill: Defaults, tolerance_ms: int
 ) -> Contract:
     """Add the deadlines that follow from the rest."""
     acts = contract.effect not in NO_EFFECT
-    deadlines = fill if acts else _Defaults()
+    deadlines = fill if acts else Defaults()
     usual_ms = max(15 * MINUTE_MS, 3 * least_recovery_ms(contract))
     recovery_ms = deadlines.time("recovery_deadline", said.recovery_deadline, usual_ms)
     within_ms = said.response.completes_within or said.completes_within
@@ -160,7 +159,7 @@ def least_recovery_ms(contract: Contract) -> int:
     return waits_ms + confirmations * pause_ms
 
 
-def _horizon_ms(said: ToolTable, fill: _Defaults) -> int:
+def _horizon_ms(said: ToolTable, fill: Defaults) -> int:
     queued = said.response.accepted is not None or said.response.status_url is not None
     usual_ms = (15 if queued else 2) * MINUTE_MS
     said_ms = said.in_flight_horizon
@@ -170,7 +169,7 @@ def _horizon_ms(said: ToolTable, fill: _Defaults) -> int:
     return fill.time("in_flight_horizon", said_ms, usual_ms)
 
 
-def _on_absent(said: ToolTable, fill: _Defaults) -> OnAbsent:
+def _on_absent(said: ToolTable, fill: Defaults) -> OnAbsent:
     usual = RULES[said.effect].on_absent
     if said.condition and said.condition.version_reuse:
         usual = OnAbsent.REPORT  # a version that may repeat lets a repeat through
@@ -188,7 +187,7 @@ def _request(said: RequestTable) -> RequestRules:
     )
 
 
-def _response(said: ToolTable, fill: _Defaults) -> ResponseRules:
+def _response(said: ToolTable, fill: Defaults) -> ResponseRules:
     table, key = said.response, said.idempotency
     unproven, not_processed = set(table.unproven or ()), set(table.not_processed or ())
     of_key = {*key.in_progress, *key.mismatch} if key else set()
@@ -217,7 +216,7 @@ def _refusals_text(statuses: Collection[int]) -> str:
     return f"4xx but {', '.join(absent)}; {', '.join(others)}"
 
 
-def _key(said: ToolTable, fill: _Defaults) -> KeyRules:
+def _key(said: ToolTable, fill: Defaults) -> KeyRules:
     table = said.idempotency or IdempotencyTable()
     usual = Stores.ALL if said.effect is Effect.IDEMPOTENT_CALL else Stores.SUCCESS_ONLY
     place, name = next(
@@ -256,7 +255,7 @@ def _condition(said: ToolTable) -> ConditionRules | None:
 
 
 def _lookups(
-    said: ToolTable, fill: _Defaults, horizon_ms: int, confirmations: int
+    said: ToolTable, fill: Defaults, horizon_ms: int, confirmations: int
 ) -> tuple[LookupRules, ...]:
     many = len(said.lookup) > 1
     return tuple(
@@ -272,13 +271,13 @@ def _lookups(
 
 
 def _lookup(
-    said: LookupTable, fill: _Defaults, place: str, *, horizon_ms: int, confirmations: int
+    said: LookupTable, fill: Defaults, place: str, *, horizon_ms: int, confirmations: int
 ) -> LookupRules:
     request = None if said.python else _lookup_request(said)
     interval_ms = fill.time(f"{place}.interval", said.interval, 5_000)
     own_ms = said.in_flight_horizon
     # Only HTTP has an answer that we must read ourselves.
-    reads = _Defaults() if said.python else fill
+    reads = Defaults() if said.python else fill
     return LookupRules(
         name=said.name or place,
         request=request,
@@ -321,7 +320,7 @@ def _lookup_request(said: LookupTable) -> RequestRules:
 
 
 def _events(
-    said: ToolTable, fill: _Defaults, recovery_ms: int, tolerance_ms: int
+    said: ToolTable, fill: Defaults, recovery_ms: int, tolerance_ms: int
 ) -> EventRules | None:
     table = said.events
     if table is None:
@@ -338,7 +337,7 @@ def _events(
     )
 
 
-def _approval(said: ToolTable, fill: _Defaults, valid_for_ms: int) -> ApprovalRules | None:
+def _approval(said: ToolTable, fill: Defaults, valid_for_ms: int) -> ApprovalRules | None:
     table = said.approval
     if table is None:
         return None
@@ -349,7 +348,7 @@ def _approval(said: ToolTable, fill: _Defaults, valid_for_ms: int) -> ApprovalRu
     )
 
 
-def _read(said: ToolTable, fill: _Defaults) -> ReadRules | None:
+def _read(said: ToolTable, fill: Defaults) -> ReadRules | None:
     table = said.read
     if table is None:
         return None
@@ -362,7 +361,7 @@ def _read(said: ToolTable, fill: _Defaults) -> ReadRules | None:
     )
 
 
-def _retry(said: ToolTable, fill: _Defaults) -> RetryRules:
+def _retry(said: ToolTable, fill: Defaults) -> RetryRules:
     rule, table = RULES[said.effect], said.retry
     backoff_ms = fill.time("retry.backoff", table.backoff, 1_000)
     resends = 0 if rule.resend is Resend.NEVER else rule.resends

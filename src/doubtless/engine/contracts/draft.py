@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from doubtless.core.contract import Contract, Kind
 from doubtless.core.effects import RULES, EffectRule
-from doubtless.engine.contracts.build import Default
+from doubtless.engine.contracts.defaults import Default
 from doubtless.engine.contracts.file import LookupTable, ToolTable
 from doubtless.engine.contracts.problems import numbered
 from doubtless.errors import Problem
@@ -34,6 +34,11 @@ class Draft:
     def is_http(self) -> bool:
         """Whether a file declares how its request looks."""
         return self.contract.kind is Kind.HTTP
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is a Python function, declared beside its code."""
+        return self.contract.kind is Kind.FUNCTION
 
     def lookups(self) -> Iterator[tuple[str, LookupTable]]:
         """Yield every look-up with the name of its table."""

@@ -5,8 +5,10 @@ What is left out stays None here, so that whoever fills a default in can also te
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue
 
+from doubtless.engine.contracts.block import BlockTable
+from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import (
     Credential,
     Criteria,
@@ -34,12 +36,6 @@ NO_CORRELATION: Final = "-"
 """What `correlation = false` becomes: a header name that nobody can mean."""
 
 MATCHES: Final = ("ref", "operation_id", "provider_operation_id", "idempotency_key")
-
-
-class Table(BaseModel):
-    """One table of the file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class AuthTable(Table):
@@ -256,3 +252,14 @@ class ToolTable(Table):
     mail: JsonValue = None
     browser: JsonValue = None
     mcp: JsonValue = None
+
+    def blocks(self) -> list[BlockTable]:
+        """Return how it is carried out, where it isn't by a request. More than one is an error."""
+        said = (getattr(self, name) for name in type(self).model_fields)
+        return [each for each in said if isinstance(each, BlockTable)]
+
+
+class FilesTable(Table):
+    """`[files]`."""
+
+    root: Text | None = None  # from the contract file's folder

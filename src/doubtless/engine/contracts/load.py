@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from doubtless.core.contract import Contract, Kind, SourceRules
-from doubtless.engine.contracts.build import Default, build
+from doubtless.engine.contracts.block import Place
+from doubtless.engine.contracts.build import build
+from doubtless.engine.contracts.defaults import Default
 from doubtless.engine.contracts.draft import Draft, touch_arguments
-from doubtless.engine.contracts.file import SourceTable, Table, ToolTable
+from doubtless.engine.contracts.file import FilesTable, SourceTable, ToolTable
 from doubtless.engine.contracts.problems import Reading, read_table, unknown_keys
 from doubtless.engine.contracts.rules import untold_errors, warnings_in
 from doubtless.engine.contracts.sources import (
@@ -28,6 +30,7 @@ from doubtless.engine.contracts.sources import (
     warnings_in_source,
     webhook_rules,
 )
+from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import near
 from doubtless.errors import ContractError, Problem
 
@@ -72,14 +75,23 @@ def parse_contracts(text: str, file: str) -> Contracts:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         # The parser's own text ends in "(at line 3, column 7)".
         raise _broken(file, f"this is not TOML: {error}.", "mend it at that place.") from error
-    problems = unknown_keys(data, ["sources", "tools"], file=file, table="")
+    problems = unknown_keys(data, ["files", "sources", "tools"], file=file, table="")
+    place = _place(data, file, problems)
     sources = dict(_readings(SourceTable, data, "sources", file=file, problems=problems))
     tools = dict(_readings(ToolTable, data, "tools", file=file, problems=problems))
     for name, source in sources.items():
         if source.table is not None:
             problems += errors_in_source(file, name, source.table)
     drafts = [
-        _draft(file, name, tool.table, whole=tool.whole, problems=problems, sources=sources)
+        _draft(
+            file,
+            name,
+            tool.table,
+            whole=tool.whole,
+            problems=problems,
+            sources=sources,
+            place=place,
+        )
         for name, tool in tools.items()
         if tool.table is not None
     ]
@@ -113,6 +125,15 @@ def _readings(
         yield name, reading
 
 
+def _place(data: Mapping[str, object], file: str, problems: list[Problem]) -> Place:
+    """Return where relative paths are meant from."""
+    folder = Path(file).parent.absolute()
+    reading = read_table(FilesTable, data.get("files", {}), file=file, table="files")
+    problems.extend(reading.problems)
+    root = reading.table.root if reading.table is not None else None
+    return Place(folder=folder, files_root=folder / root if root is not None else folder)
+
+
 def _draft(
     file: str,
     name: str,
@@ -121,6 +142,7 @@ def _draft(
     whole: bool,
     problems: Sequence[Problem],
     sources: Mapping[str, Reading[SourceTable]],
+    place: Place,
 ) -> Draft:
     reading = sources.get(said.source or "")
     source = reading.table if reading else None
@@ -129,7 +151,8 @@ def _draft(
         name,
         said,
         source_rules(said.source or name, source) if source else SourceRules(name=name),
-        kind=Kind.HTTP,
+        kind=blocks[0].KIND if (blocks := said.blocks()) else Kind.HTTP,
+        place=place,
         tolerance_ms=webhook_rules(webhook).tolerance_ms if webhook else TOLERANCE_MS,
     )
     return Draft(

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from doubtless.core.model import Effect
-from doubtless.engine.contracts.file import MATCHES, Table
+from doubtless.engine.contracts.file import MATCHES
+from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import near
 from doubtless.errors import Problem
 

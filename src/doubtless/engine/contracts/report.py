@@ -9,7 +9,8 @@ from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import Json
 from doubtless.engine.contracts import Contracts
 from doubtless.engine.contracts.answers import Answers, answers_of
-from doubtless.engine.contracts.build import Default
+from doubtless.engine.contracts.blocks import BLOCKS
+from doubtless.engine.contracts.defaults import Default
 from doubtless.errors import Problem
 
 WIDTH: Final = 92
@@ -89,6 +90,8 @@ def _warnings_of(contracts: Contracts, table: str) -> list[Problem]:
 
 def _target(contract: Contract) -> str:
     request = contract.request
+    if contract.action is not None:
+        return BLOCKS[contract.kind].target(contract.action)
     if request is None:
         return f"Python, at {contract.source.name}"
     return f"{request.method} {contract.source.base_url}{request.path}"

@@ -12,6 +12,7 @@ from doubtless.core.effects import NO_EFFECT, Resend
 from doubtless.core.model import Effect
 from doubtless.engine.contracts.draft import Check, Draft
 from doubtless.engine.contracts.file import MATCHES
+from doubtless.engine.contracts.rules_blocks import BLOCK_ERRORS, BLOCK_WARNINGS
 from doubtless.engine.contracts.rules_http import HTTP_ERRORS, HTTP_WARNINGS
 from doubtless.engine.contracts.rules_lookups import LOOKUP_ERRORS, LOOKUP_WARNINGS
 from doubtless.engine.contracts.rules_times import TIME_ERRORS
@@ -355,6 +356,7 @@ ERRORS: Final[tuple[Check, ...]] = (
     _events,
     _belongs,
     *LOOKUP_ERRORS,
+    *BLOCK_ERRORS,
 )
 WARNINGS: Final[tuple[Check, ...]] = (
     _variants,
@@ -363,5 +365,6 @@ WARNINGS: Final[tuple[Check, ...]] = (
     _endless,
     _no_life,
     *LOOKUP_WARNINGS,
+    *BLOCK_WARNINGS,
     *HTTP_WARNINGS,
 )

@@ -50,7 +50,15 @@ def _transport(draft: Draft) -> Iterator[Problem]:
                 f"tools carried out by {name!r} are not available in this release.",
                 "declare a request (HTTP), or register a Python function with @app.tool.",
             )
-    carried = any(getattr(said, name) is not None for name in UNAVAILABLE)
+    blocks = [block.KIND.value for block in said.blocks()]
+    for extra in blocks[1:] if said.request is None else blocks:
+        yield draft.problem(
+            "",
+            extra,
+            f"it is carried out by {'request' if said.request else blocks[0]} too.",
+            "keep one of them: a tool does one thing.",
+        )
+    carried = bool(blocks) or any(getattr(said, name) is not None for name in UNAVAILABLE)
     if draft.is_http and said.request is None and not carried:
         yield draft.problem(
             "",
@@ -177,9 +185,24 @@ def _places(draft: Draft) -> Iterator[tuple[str, str, Json, bool]]:
         for key, templates in members.items():
             for name, template in templates.items():
                 yield table, f"{key}.{name}", template, looks
+    for block in draft.said.blocks():
+        for key, text in _leaves(block.model_dump(mode="json", by_alias=True), ""):
+            yield block.KIND.value, key, text, False
     if draft.said.condition:
         yield "condition", "value", draft.said.condition.value, False
         yield "condition", "id", draft.said.condition.id, False
+
+
+def _leaves(said: Json, key: str) -> Iterator[tuple[str, str]]:
+    """Yield every text in a block, with its place."""
+    if isinstance(said, str):
+        yield key, said
+    elif isinstance(said, dict):
+        for name, member in said.items():
+            yield from _leaves(member, f"{key}.{name}" if key else name)
+    elif isinstance(said, list):
+        for number, member in enumerate(said, 1):
+            yield from _leaves(member, f"{key}[{number}]")
 
 
 def _wrong_name(draft: Draft, name: str, key: str, *, looks: bool) -> tuple[str, str] | None:

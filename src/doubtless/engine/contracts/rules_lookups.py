@@ -61,7 +61,7 @@ def _kinds(draft: Draft) -> Iterator[Problem]:
                 yield draft.problem(
                     table, key, "the function answers instead.", "take it out, or python."
                 )
-        if draft.is_http and not _FUNCTION.fullmatch(look.python):
+        if not draft.is_code and not _FUNCTION.fullmatch(look.python):
             yield draft.problem(
                 table,
                 "python",

@@ -30,7 +30,7 @@ from doubtless.core.contract import (
     SourceRules,
     Stores,
 )
-from doubtless.core.model import Effect, Json
+from doubtless.core.model import Effect, Json, Source
 
 _Part = TypeVar("_Part")
 
@@ -41,7 +41,10 @@ _ENUMS: Final[Mapping[str, type[StrEnum]]] = {
     "on_absent": OnAbsent,
     "format": KeyFormat,
     "stores": Stores,
+    "speaks": Source,
 }
+# Written only where they say something, so that the digests of older contracts stay as they were.
+_LATER: Final[Mapping[str, object]] = {"action": None, "speaks": Source.LOOKUP}
 _PARTS: Final[Mapping[str, type]] = {
     "source": SourceRules,
     "request": RequestRules,
@@ -84,7 +87,12 @@ def contract_digest(contract: Contract) -> str:
 
 def _plain(value: object) -> Json:
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        said = {each.name: getattr(value, each.name) for each in fields(value)}
+        return {
+            name: _plain(member)
+            for name, member in said.items()
+            if name not in _LATER or member != _LATER[name]
+        }
     if isinstance(value, Mapping):
         return {str(key): _plain(member) for key, member in value.items()}
     if isinstance(value, StrEnum):

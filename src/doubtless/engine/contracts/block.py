@@ -1,0 +1,82 @@
+"""Blocks: how an action is declared that is no HTTP request, as `[tools.X.file]` or `[….ssh]`.
+
+Each kind has a table of its own, in a file of its own, which says all that is particular to it:
+what is stored with an operation, how its transport is asked afterwards, and what can't be meant.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from doubtless.core.contract import Contract, Kind, LookupRules
+from doubtless.core.model import Effect, Json
+from doubtless.engine.contracts.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a contract file stands: what relative paths in it are meant from."""
+
+    folder: Path  # absolute: the contract file's own
+    files_root: Path  # absolute: `[files] root`, below which file tools write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """What can't be meant in a block, and the mend."""
+
+    key: str  # below the block's table
+    wrong: str
+    mend: str
+
+
+class BlockTable(Table):
+    """The table of one kind of action."""
+
+    KIND: ClassVar[Kind]
+    EFFECTS: ClassVar[frozenset[Effect]]  # with which it can be declared
+
+    def action(self, place: Place) -> dict[str, Json]:
+        """Return what is rendered for each call and stored with it: all of it but secrets.
+
+        Whatever depends on where the file stands is made absolute here, so that a stored operation
+        means the same for every process of this host.
+        """
+        said: dict[str, Json] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return said
+
+    def look(self, horizon_ms: int | None) -> LookupRules | None:
+        """Return how its transport is asked what became of an operation; None: it can't be.
+
+        Args:
+            horizon_ms: `in_flight_horizon`, where the tool says it.
+        """
+        raise NotImplementedError
+
+    def wrong(self, contract: Contract) -> Iterator[Wrong]:
+        """Yield what can't be meant, the effect apart, which is checked for every kind."""
+        yield from ()
+
+    def doubtful(self, contract: Contract) -> Iterator[Wrong]:
+        """Yield what loads and should be known."""
+        yield from ()
+
+    def business_key(self) -> list[str]:
+        """Return the arguments that name the object acted on, where the tool doesn't say it."""
+        return []
+
+    @staticmethod
+    def problem(members: Mapping[str, Json]) -> str | None:
+        """Say why a rendered action can't be carried out as it is, or None. Touches nothing."""
+        raise NotImplementedError
+
+    @staticmethod
+    def target(members: Mapping[str, Json]) -> str:
+        """Say in a line what is acted on; the members may still be templates."""
+        raise NotImplementedError
+
+    @staticmethod
+    def question(members: Mapping[str, Json]) -> str:
+        """Say in a line what a look asks, as a person would do it by hand."""
+        raise NotImplementedError

@@ -1,0 +1,10 @@
+"""All kinds of blocks, by their key in a tool's table."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from doubtless.core.contract import Kind
+from doubtless.engine.contracts.block import BlockTable
+
+BLOCKS: Mapping[Kind, type[BlockTable]] = MappingProxyType({})
+"""By kind; the key in the file is the kind's value."""
