@@ -30,7 +30,11 @@ class Maker(NamedTuple):
     extra: str = ""
 
 
-MAKERS: Mapping[Kind, Maker] = MappingProxyType({})
+MAKERS: Mapping[Kind, Maker] = MappingProxyType(
+    {
+        Kind.GIT_PUSH: Maker("doubtless.transports.git", "GitTransport"),
+    }
+)
 
 
 class Actions:

@@ -5,6 +5,11 @@ from types import MappingProxyType
 
 from doubtless.core.contract import Kind
 from doubtless.engine.contracts.block import BlockTable
+from doubtless.engine.contracts.block_git import GitPushTable
 
-BLOCKS: Mapping[Kind, type[BlockTable]] = MappingProxyType({})
+BLOCKS: Mapping[Kind, type[BlockTable]] = MappingProxyType(
+    {
+        Kind.GIT_PUSH: GitPushTable,
+    }
+)
 """By kind; the key in the file is the kind's value."""

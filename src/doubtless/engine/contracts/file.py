@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, JsonValue
 
 from doubtless.engine.contracts.block import BlockTable
+from doubtless.engine.contracts.block_git import GitPushTable
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import (
     Credential,
@@ -29,7 +30,7 @@ from doubtless.engine.contracts.values import (
     wrong,
 )
 
-UNAVAILABLE: Final = ("file", "shell", "ssh", "git_push", "mail", "browser", "mcp")
+UNAVAILABLE: Final = ("file", "shell", "ssh", "mail", "browser", "mcp")
 """Transports that the file format knows and this release does not carry."""
 
 NO_CORRELATION: Final = "-"
@@ -248,7 +249,7 @@ class ToolTable(Table):
     file: JsonValue = None
     shell: JsonValue = None
     ssh: JsonValue = None
-    git_push: JsonValue = None
+    git_push: GitPushTable | None = None
     mail: JsonValue = None
     browser: JsonValue = None
     mcp: JsonValue = None
