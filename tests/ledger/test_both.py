@@ -102,10 +102,10 @@ def postgres_place(url: str) -> postgres.Place:
 def test_both_databases_have_the_same_tables_columns_and_triggers_after_every_migration(postgres):
     theirs = postgres_place(postgres.fresh()).connect()
     ours = sqlite.Connection(sqlite.Place(path=""))
-    theirs.begin_migration()
+    migrate.begin(theirs)
     for mine, its in zip(migrate.known("sqlite"), migrate.known("postgres"), strict=True):
         ours.script(mine.text)
-        theirs.script(its.text)
+        theirs.script(its.within)
         assert mine.name == its.name
         found = tables.columns(theirs)
         for more in ONLY_POSTGRES:

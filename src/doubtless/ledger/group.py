@@ -13,6 +13,7 @@ from doubtless.ledger.transaction import (
     ConnectionLost,
     LedgerBusy,
     LedgerConflict,
+    LedgerOutgrown,
     Session,
     Times,
     Transaction,
@@ -170,7 +171,7 @@ class Group(Generic[Sink]):
         """Leave a transaction that never began; unless it only waited, distrust the connection."""
         with suppress(LedgerUnavailable):
             self._session.rollback()
-        if not isinstance(error, LedgerBusy):
+        if not isinstance(error, LedgerBusy | LedgerOutgrown):
             self._sound = False
         return False
 

@@ -1,47 +1,32 @@
 """Migrations: numbered files, applied forwards only, each recorded with its checksum.
 
 An absent or empty ledger is created by whoever opens it first. An existing one is only verified
-when it is opened; `migrate` is what changes it.
+when it is opened; `migrate` is what changes it, in two steps: what older processes can live with,
+and, once none is at work any more, what they can't.
 """
 
 import logging
-import re
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
-from importlib.resources import files
 from os import urandom
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from doubtless.errors import LedgerError, LedgerOutdated
-from doubtless.ledger import sqlite
+from doubtless.ledger import at_work, sqlite
 from doubtless.ledger.address import is_postgres, masked, scheme_of
-from doubtless.ledger.codec import Value, integer_of, text_of
+from doubtless.ledger.applying import apply, begin, record, wall_ms
+from doubtless.ledger.codec import integer_of, text_of
+from doubtless.ledger.steps import Entry, Migration, Status, Step, known
 
 if TYPE_CHECKING:
     from doubtless.ledger import postgres
+
+__all__ = ["Entry", "Migration", "Status", "Step", "begin", "known"]
 
 Place: TypeAlias = "sqlite.Place | postgres.Place"
 Connection: TypeAlias = "sqlite.Connection | postgres.Connection"
 
 _log: Final = logging.getLogger("doubtless.ledger")
-_NAME: Final = re.compile(r"(\d{4})_\w+\.sql")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """One numbered file."""
-
-    number: int  # from 1, without gaps
-    name: str
-    text: str
-
-    @property
-    def checksum(self) -> str:
-        """SHA-256 in hexadecimal; the line endings of a checkout don't matter."""
-        return sha256(self.text.replace("\r\n", "\n").encode()).hexdigest()
 
 
 def parse(url: str) -> Place:
@@ -77,24 +62,13 @@ def _kind(connection: Connection) -> str:
     return "sqlite" if isinstance(connection, sqlite.Connection) else "postgres"
 
 
-@lru_cache(maxsize=2)
-def known(kind: str = "sqlite") -> tuple[Migration, ...]:
-    """Return the migrations of this release for one database, in order."""
-    found = []
-    for file in files("doubtless.ledger").joinpath("migrations", kind).iterdir():
-        if match := _NAME.fullmatch(file.name):
-            text = file.read_text(encoding="utf-8")
-            found.append(Migration(number=int(match[1]), name=file.name, text=text))
-    return tuple(sorted(found, key=lambda migration: migration.number))
-
-
 @lru_cache(maxsize=1)
 def own_names() -> frozenset[str]:
     """Return the names of all tables, indexes and triggers of the ledger, in lower case."""
     connection = sqlite.Connection(sqlite.Place(path=""))
     try:
         for migration in known():
-            connection.script(migration.text)
+            connection.script(migration.within)
         rows = connection.execute("select lower(name) from sqlite_schema", {})
         return frozenset(text_of(row[0]) for row in rows)
     finally:
@@ -104,12 +78,13 @@ def own_names() -> frozenset[str]:
 def prepare(
     connection: Connection, *, now_ms: int, entropy: Callable[[int], bytes] = urandom
 ) -> None:
-    """Create the ledger if there is nothing yet; else check that it is one of this release.
+    """Create the ledger if there is nothing yet; else check that this release can run on it.
 
-    Safe when several processes do it at once: one creates, the others find it.
+    Then its process is at work on it, until the connection is closed. Safe when several processes
+    do it at once: one creates, the others find it.
 
     Raises:
-        LedgerOutdated: its schema is older or newer than this release.
+        LedgerOutdated: its schema is older than this release needs, or newer than it can live with.
         LedgerError: the file is something else, or a migration was changed after it was applied.
         LedgerUnsafe: the database doesn't take the settings that make commits durable.
     """
@@ -117,15 +92,29 @@ def prepare(
         connection.assert_durable()
         _create(connection, now_ms, entropy)
     connection.assert_durable()
-    if missing := _missing(connection):
-        raise LedgerOutdated(
-            f"the ledger {_place(connection)} lacks {len(missing)} migration(s), from"
-            f" {missing[0].name} on: stop what uses it, and run `doubtless migrate`"
-        )
+    admit(connection)
     if not isinstance(connection, sqlite.Connection):
         connection.forget_writers()
         if connection.loses_on_failover():
             _log.warning("%s", FAILOVER.format(place=_place(connection)))
+
+
+def watch(connection: Connection) -> None:
+    """Have each transaction fail as soon as the schema is not for this process any more."""
+    connection.known = known(_kind(connection))[-1].number
+
+
+def admit(connection: Connection) -> None:
+    """Be at work on a ledger until the connection is closed: no post step comes unawares.
+
+    Raises:
+        LedgerOutdated: this release can't run on it.
+        LedgerUnavailable: a post step took too long.
+    """
+    watch(connection)
+    at_work.join(connection, known(_kind(connection))[-1].number)
+    if (why_not := _status(connection).why_not) is not None:
+        raise LedgerOutdated(why_not)
 
 
 FAILOVER: Final = (
@@ -134,32 +123,52 @@ FAILOVER: Final = (
 )
 
 
-def migrate(url: str) -> list[str]:
+def migrate(url: str, *, post: bool = False, force: bool = False) -> list[str]:
     """Bring a ledger's schema up to date and return the names of what was applied.
 
-    Each migration is one transaction. An absent or empty ledger is created.
+    Each migration is one transaction, or goes on where it was interrupted. An absent or empty
+    ledger is created, complete.
+
+    Args:
+        url: The ledger's address.
+        post: Apply the last post steps too. Without it only those are applied that come before a
+            pre step: they are of an earlier release.
+        force: Apply a post step while processes are at work that don't know it. Whatever they do
+            from then on fails, and what they have sent meanwhile becomes unknown.
 
     Raises:
         LedgerOutdated: the ledger is newer than this release.
+        OlderAtWork: without `force`, for a post step: processes that don't know it are at work.
+            What came before it is applied.
         LedgerError: the file is something else, or a migration was changed after it was applied.
+        LedgerUnavailable: others kept their locks for too long. What came before is applied.
     """
     connection = open_connection(parse(url))
     try:
         if _is_empty(connection):
             connection.assert_durable()
-            _create(connection, _wall_ms(), urandom)
+            _create(connection, wall_ms(), urandom)
             return [migration.name for migration in known(_kind(connection))]
         connection.assert_durable()
         applied = []
-        while missing := _missing(connection):
-            connection.begin_migration()
-            try:
-                if (missing := _missing(connection)) and _apply(connection, missing[0], _wall_ms()):
-                    applied.append(missing[0].name)
-                connection.commit()
-            finally:
-                connection.rollback()
+        while (todo := _next(connection, post=post)) is not None:
+            if apply(connection, todo, force=force):
+                applied.append(todo.name)
         return applied
+    finally:
+        connection.close()
+
+
+def status(url: str) -> Status:
+    """Compare a ledger with this release. Nothing is changed or created.
+
+    Raises:
+        LedgerError: the file is something else, or a migration was changed after it was applied.
+        LedgerUnavailable: it can't be read.
+    """
+    connection = open_connection(parse(url))
+    try:
+        return _status(connection, is_empty=_is_empty(connection))
     finally:
         connection.close()
 
@@ -167,15 +176,14 @@ def migrate(url: str) -> list[str]:
 def pending(url: str) -> list[str]:
     """Return the names of the migrations that a ledger lacks: all of them if it is empty.
 
-    Raises: what `migrate` raises.
+    Raises:
+        LedgerOutdated: the ledger is newer than this release.
+        LedgerError: what `status` raises.
     """
-    connection = open_connection(parse(url))
-    try:
-        every = known(_kind(connection))
-        missing = every if _is_empty(connection) else _missing(connection)
-        return [migration.name for migration in missing]
-    finally:
-        connection.close()
+    found = status(url)
+    if found.too_new is not None:
+        raise LedgerOutdated(found.why_not)
+    return [entry.name for entry in found.missing]
 
 
 def is_there(place: Place) -> bool:
@@ -215,61 +223,57 @@ META: Final = """
 
 
 def _create(connection: Connection, now_ms: int, entropy: Callable[[int], bytes]) -> None:
-    connection.begin_migration()
+    begin(connection)
     try:
         if _is_empty(connection):
             connection.mark()
             for migration in known(_kind(connection)):
-                _apply(connection, migration, now_ms)
+                connection.script(migration.within)
+                record(connection, migration, now_ms)
             connection.execute(META, {"ledger_id": entropy(16).hex(), "now_ms": now_ms})
         connection.commit()
     finally:
         connection.rollback()
 
 
-RECORD: Final = """
-    insert into migration (tenant, number, name, checksum, applied_ms)
-    values ('main', :number, :name, :checksum, :applied_ms)
-"""
-
-
-def _apply(connection: Connection, migration: Migration, now_ms: int) -> bool:
-    connection.script(migration.text)
-    params: dict[str, Value] = {
-        "number": migration.number,
-        "name": migration.name,
-        "checksum": migration.checksum,
-        "applied_ms": now_ms,
-    }
-    connection.execute(RECORD, params)
-    return True
+def _next(connection: Connection, *, post: bool) -> Migration | None:
+    found = _status(connection)
+    if found.too_new is not None:
+        raise LedgerOutdated(found.why_not)
+    wanted = found.missing if post else found.due
+    if not wanted:
+        return None
+    return next(one for one in known(_kind(connection)) if one.number == wanted[0].number)
 
 
 APPLIED: Final = """
-    select number, name, checksum from migration where tenant = 'main' order by number
+    select number, name, checksum, applied_ms
+      from migration
+     where tenant = 'main'
+     order by number
 """
 
 
-def _missing(connection: Connection) -> list[Migration]:
-    """Compare what was applied with what this release knows, and return what is still to do."""
+def _status(connection: Connection, *, is_empty: bool = False) -> Status:
+    """Compare what was applied with what this release knows."""
     todo = {migration.number: migration for migration in known(_kind(connection))}
-    for number, name, checksum in connection.execute(APPLIED, {}):
-        migration = todo.pop(integer_of(number), None)
-        if migration is None:
-            raise LedgerOutdated(
-                f"the ledger {_place(connection)} has {text_of(name)}, which is newer than this"
-                " release: upgrade doubtless"
-            )
-        if migration.checksum != checksum:
+    found = []
+    for row in [] if is_empty else connection.execute(APPLIED, {}):
+        number, name, applied_ms = integer_of(row[0]), text_of(row[1]), integer_of(row[3])
+        migration = todo.pop(number, None)
+        if migration is not None and migration.checksum != row[2]:
             raise LedgerError(
                 f"{migration.name} was changed after the ledger {_place(connection)} had applied it"
             )
-    return list(todo.values())
+        is_known = migration is not None
+        found.append(Entry(number=number, name=name, applied_ms=applied_ms, is_known=is_known))
+    found += [
+        Entry(number=one.number, name=one.name, applied_ms=None, is_known=True)
+        for one in todo.values()
+    ]
+    ordered = sorted(found, key=lambda entry: entry.number)
+    return Status(place=_place(connection), entries=tuple(ordered))
 
 
 def _place(connection: Connection) -> str:
     return connection.place.shown
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -26,11 +26,18 @@ from doubtless.ledger.address import masked, without_passwords
 from doubtless.ledger.codec import Row, Value, integer_of
 from doubtless.ledger.postgres_errors import check_server, meaning
 from doubtless.ledger.postgres_text import translated, written
-from doubtless.ledger.transaction import CommitUnknown, ConnectionLost, Params, Times
+from doubtless.ledger.transaction import (
+    CommitUnknown,
+    ConnectionLost,
+    Params,
+    Times,
+    outgrown,
+)
 
 SCHEMA: Final = "doubtless"
 WRITERS_KEPT_MS: Final = 7 * 86_400_000
 STATEMENTS_MAX: Final = 512
+KNOWS_ALL: Final = 2**31  # of a connection that nobody said it of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,7 @@ class Connection:
     def __init__(self, place: Place) -> None:
         self.place: Final = place
         self.broken: LedgerUnavailable | None = None
+        self.known: int | None = None  # the last migration that its process knows
         self._statements: Final[dict[str, tuple[bytes, tuple[str, ...]]]] = {}
         self._writer: Final = os.urandom(8).hex()
         self._number = 0
@@ -153,21 +161,6 @@ class Connection:
         """
         is_ledger, count = self.execute(text.CONTENT, {"schema": self.place.schema})[0]
         return bool(is_ledger), integer_of(count)
-
-    def begin_migration(self) -> None:
-        """Open a transaction that changes the schema; wait for others who do.
-
-        Raises:
-            LedgerUnavailable: another process kept its lock for too long.
-        """
-        schema = self.place.schema
-        self.script(f"begin; select pg_advisory_xact_lock({text.LOCK}, hashtext('{schema}'))")
-        try:
-            if self.execute("select to_regnamespace(:name)::text", {"name": schema}) == [(None,)]:
-                self.script(f'create schema "{schema}"')
-        except BaseException:
-            self.rollback()
-            raise
 
     def mark(self) -> None:
         """Mark an empty schema as a ledger's: its tables do."""
@@ -306,11 +299,16 @@ class Connection:
 
         Raises:
             LedgerUnavailable: another process kept its turn for too long, or the server failed.
+            LedgerOutgrown: the schema is not for this process any more.
         """
         steps = text.WRITING if write else text.READING
         self._number += write
-        signed: Params = {"writer": self._writer, "number": self._number}
+        known = KNOWS_ALL if self.known is None else self.known
+        signed: Params = {"writer": self._writer, "number": self._number, "known": known}
         results = self._at_once([(sql, signed) for sql in steps])
+        if found := self._rows(results[-1]):
+            self.rollback()
+            raise outgrown(self.place.shown, found)
         self._fresh = write
         rows = self._rows(next(each for each in results if each.nfields == 3))
         if not rows:

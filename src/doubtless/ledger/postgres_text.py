@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from doubtless.ledger.codec import Value
+from doubtless.ledger.steps import OUTGROWN
 
 TURN_TIMEOUT_S: Final = 10  # how long a writer waits for its turn
 IDLE_TIMEOUT_S: Final = 5  # a process that is stopped in its turn loses it after that
@@ -94,8 +95,8 @@ LOOK: Final = f"""
       from meta, clock
      where tenant = 'main'
 """  # noqa: S608 - nothing in it comes from outside
-WRITING: Final = (BEGIN, TURN, TICK, SIGN, SAVEPOINT)
-READING: Final = (BEGIN_READING, LOOK)
+WRITING: Final = (BEGIN, TURN, TICK, SIGN, SAVEPOINT, OUTGROWN)
+READING: Final = (BEGIN_READING, LOOK, OUTGROWN)
 # Asked once the turn of the lost connection is over: then it has committed, or never will. An id of
 # a transaction would not do: another primary may have given the same one to somebody else.
 COMMITTED: Final = """
@@ -104,6 +105,38 @@ COMMITTED: Final = """
 FORGET: Final = f"""
     delete from writer where tenant = 'main' and at_ms < {WALL} - :kept_ms
 """  # noqa: S608 - nothing in it comes from outside
+
+# --- changes of the schema -----------------------------------------------------------------------
+
+# Nobody may wait for these two in the server: `create index concurrently` would wait for them.
+MIGRATING: Final = f"select pg_try_advisory_xact_lock({LOCK}, hashtext(:schema))::int"
+MIGRATING_ALONG: Final = f"select pg_try_advisory_lock({LOCK}, hashtext(:schema))::int"
+MIGRATED: Final = f"select pg_advisory_unlock({LOCK}, hashtext(:schema))"
+JOIN: Final = f"""
+    select pg_advisory_lock_shared(cast({LOCK} + cast(:number as int) as int), hashtext(:schema))
+"""
+SHUT_OUT: Final = f"""
+    select coalesce(bool_and(pg_try_advisory_xact_lock({LOCK} + older, hashtext(:schema)))::int, 1)
+      from generate_series(1, cast(:number as int) - 1) as older
+"""  # noqa: S608 - nothing in it comes from outside
+OLDER: Final = f"""
+    select format('pid %s from %s, up to %s', held.pid, coalesce(host(client_addr), 'its own host'),
+                  lpad((classid::bigint - {LOCK})::text, 4, '0'))
+      from pg_locks as held
+      join pg_stat_activity as session on session.pid = held.pid
+     where locktype = 'advisory' and granted and held.pid <> pg_backend_pid()
+       and database = (select oid from pg_database where datname = current_database())
+       and classid::bigint between {LOCK} + 1 and {LOCK} + cast(:number as bigint) - 1
+       and objid::bigint = hashtext(:schema)::bigint & 4294967295
+     order by held.pid
+"""  # noqa: S608 - nothing in it comes from outside
+HAS_SCHEMA: Final = "select (to_regnamespace(:schema) is not null)::int"
+IS_VALID: Final = """
+    select indisvalid::int
+      from pg_index
+      join pg_class on pg_class.oid = indexrelid
+     where relnamespace = to_regnamespace(:schema) and relname = :name
+"""
 
 # --- sessions ------------------------------------------------------------------------------------
 

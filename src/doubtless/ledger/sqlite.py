@@ -22,7 +22,8 @@ from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe, State
 from doubtless.ledger.codec import Row, Value
 from doubtless.ledger.mounts import NETWORK
 from doubtless.ledger.mounts import file_system as _file_system
-from doubtless.ledger.transaction import LedgerBusy, Params
+from doubtless.ledger.steps import OUTGROWN
+from doubtless.ledger.transaction import LedgerBusy, Params, outgrown
 
 APPLICATION_ID: Final = 0x44_42_54_31  # "DBT1", in the file's header
 BUSY_TIMEOUT_S: Final = 10.0
@@ -128,6 +129,8 @@ class Connection:
     def __init__(self, place: Place, *, reads_only: bool = False) -> None:
         self.place: Final = place
         self.broken: LedgerUnavailable | None = None
+        self.known: int | None = None  # the last migration that its process knows
+        self.on_close: Callable[[], None] | None = None
         self.refused: str | None = None  # why a guard stopped the last statement
         self._names: Final[dict[str, tuple[str, ...]]] = {}
         try:
@@ -179,14 +182,6 @@ class Connection:
     def mark(self) -> None:
         """Mark an empty file as a ledger."""
         self.script(f"pragma application_id = {APPLICATION_ID}")
-
-    def begin_migration(self) -> None:
-        """Open a transaction that changes the schema; wait for others first.
-
-        Raises:
-            LedgerUnavailable: another process kept its lock for too long, or the disk failed.
-        """
-        self.begin(write=True)
 
     def assert_durable(self) -> None:
         """Turn on the write-ahead log and check that it is on. In memory there is nothing to keep.
@@ -298,8 +293,12 @@ class Connection:
 
         Raises:
             LedgerUnavailable: another process kept its lock for too long, or the disk failed.
+            LedgerOutgrown: the schema is not for this process any more.
         """
         self._control("begin immediate" if write else "begin")
+        if self.known is not None and (found := self.execute(OUTGROWN, {"known": self.known})):
+            self.rollback()
+            raise outgrown(self.place.shown, found)
 
     def commit(self) -> None:
         """Make the transaction durable. Once this returns, it is on disk."""
@@ -340,6 +339,9 @@ class Connection:
         """Close at once. The last one to close a ledger folds its log into the file."""
         with contextlib.suppress(apsw.Error):
             self._raw.close(True)
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
 
 
 class _Patience:

@@ -108,7 +108,7 @@ class Ledger:
         self._inline: Final = inline
         self._group: Final = Group[Sink](
             connection,
-            renew=None if place.in_memory else place.connect,
+            renew=None if place.in_memory else self._connect,
             clock=clock,
         )
         self._queue: Final = SimpleQueue[Unit[Sink] | None]()
@@ -215,14 +215,14 @@ class Ledger:
         try:
             session = self._readers.pop()
         except IndexError:
-            session = self._place.connect(reads_only=True)
+            session = self._connect(reads_only=True)
         try:
             return cast("T", read_with(session, self._clock, work))
         except ConnectionLost:  # it may have been idle for long
             session.close()
             while self._readers:
                 self._readers.pop().close()
-            session = self._place.connect(reads_only=True)
+            session = self._connect(reads_only=True)
             return cast("T", read_with(session, self._clock, work))
         finally:
             self._put_back(session)
@@ -243,7 +243,21 @@ class Ledger:
             )
         if self._place.in_memory or self._inline:
             raise LedgerError("a ledger in memory has one connection alone: use sqlite:///path.db")
-        return self._place.connect()
+        connection = self._place.connect()
+        migrate.watch(connection)
+        return connection
+
+    def _connect(self, *, reads_only: bool = False) -> migrate.Connection:
+        connection = self._place.connect(reads_only=reads_only)
+        try:
+            if reads_only:
+                migrate.watch(connection)
+            else:
+                migrate.admit(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _put_back(self, session: Session) -> None:
         if session.broken is None and not self._closed and len(self._readers) < READERS_MAX:

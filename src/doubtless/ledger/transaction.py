@@ -1,11 +1,11 @@
 """What a unit of work sees of the database."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from doubtless.core.model import Json
 from doubtless.errors import LedgerUnavailable
-from doubtless.ledger.codec import Row, Value
+from doubtless.ledger.codec import Row, Value, text_of
 
 Params: TypeAlias = Mapping[str, Value] | tuple[Value, ...]
 Key: TypeAlias = tuple[str, str]
@@ -31,6 +31,18 @@ class CommitUnknown(LedgerUnavailable):
     def __init__(self, why: str, *, proof: tuple[str, Mapping[str, Value]]) -> None:
         super().__init__(why)
         self.proof = proof
+
+
+class LedgerOutgrown(LedgerUnavailable):
+    """A migration was applied that this process can't live with: it may write no more."""
+
+
+def outgrown(place: str, found: Sequence[Row]) -> LedgerOutgrown:
+    """Return what to raise where the statement OUTGROWN has found something."""
+    newer = text_of(found[0][0])
+    return LedgerOutgrown(
+        f"the ledger {place} has {newer}, which is newer than this release: upgrade doubtless"
+    )
 
 
 class Session(Protocol):
