@@ -5,13 +5,16 @@ what is stored with an operation, how its transport is asked afterwards, and wha
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Effect, Json
 from doubtless.engine.contracts.table import Table
+from doubtless.engine.contracts.values import Duration, Period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +34,23 @@ class Wrong:
     mend: str
 
 
+class PaceTable(Table):
+    """`[tools.X.KIND.pace]`: how its own look-up is asked, where the defaults don't fit."""
+
+    interval: Period | None = None
+    interval_max: Period | None = None
+    confirmations: Annotated[int, Field(ge=1, le=100)] | None = None
+    lag: Duration | None = None
+    timeout: Period | None = None
+
+
 class BlockTable(Table):
     """The table of one kind of action."""
 
     KIND: ClassVar[Kind]
     EFFECTS: ClassVar[frozenset[Effect]]  # with which it can be declared
+
+    pace: PaceTable | None = None
 
     def action(self, place: Place) -> dict[str, Json]:
         """Return what is rendered for each call and stored with it: all of it but secrets.
@@ -43,7 +58,9 @@ class BlockTable(Table):
         Whatever depends on where the file stands is made absolute here, so that a stored operation
         means the same for every process of this host.
         """
-        said: dict[str, Json] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        said: dict[str, Json] = self.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude={"pace"}
+        )
         return said
 
     def look(self, horizon_ms: int | None) -> LookupRules | None:
@@ -53,6 +70,21 @@ class BlockTable(Table):
             horizon_ms: `in_flight_horizon`, where the tool says it.
         """
         raise NotImplementedError
+
+    def asked(self, horizon_ms: int | None) -> LookupRules | None:
+        """Return `look`, at the pace that the file says."""
+        rules, pace = self.look(horizon_ms), self.pace
+        if rules is None or pace is None:
+            return rules
+        interval_ms = pace.interval or rules.interval_ms
+        return replace(
+            rules,
+            interval_ms=interval_ms,
+            interval_max_ms=pace.interval_max or max(rules.interval_max_ms, interval_ms),
+            confirmations=pace.confirmations or rules.confirmations,
+            lag_ms=rules.lag_ms if pace.lag is None else pace.lag,
+            timeout_ms=pace.timeout or rules.timeout_ms,
+        )
 
     def wrong(self, contract: Contract) -> Iterator[Wrong]:
         """Yield what can't be meant, the effect apart, which is checked for every kind."""

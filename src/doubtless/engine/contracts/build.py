@@ -64,7 +64,7 @@ def build(
     block = next(iter(said.blocks()), None)
     acts = said.effect not in NO_EFFECT
     timeout_ms = fill.time("timeout", said.timeout, 30_000)
-    own = block.look(said.in_flight_horizon) if block is not None else None
+    own = block.asked(said.in_flight_horizon) if block is not None else None
     if own is not None:
         fill.found += _of_its_own(own)
     asked = bool(said.lookup) or own is None
