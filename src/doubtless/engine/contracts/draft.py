@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from doubtless.core.contract import Contract, Kind
+from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.effects import RULES, EffectRule
 from doubtless.engine.contracts.defaults import Default
 from doubtless.engine.contracts.file import LookupTable, ToolTable
@@ -45,6 +45,12 @@ class Draft:
         many = len(self.said.lookup) > 1
         for index, look in enumerate(self.said.lookup):
             yield numbered("lookup", index) if many else "lookup", look
+
+    def looks(self) -> Iterator[tuple[str, LookupRules]]:
+        """Yield the rules of every look-up with its table; a block brings its own, first."""
+        own = len(self.contract.lookups) - len(self.said.lookup)
+        tables = [f"{self.contract.kind.value}.pace"] * own + [table for table, _ in self.lookups()]
+        yield from zip(tables, self.contract.lookups, strict=True)
 
     def properties(self) -> Mapping[str, object]:
         """Return the declared arguments."""

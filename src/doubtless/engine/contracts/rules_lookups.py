@@ -94,7 +94,7 @@ def _absence(draft: Draft) -> Iterator[Problem]:
 
 def _repeated_names(draft: Draft) -> Iterator[Problem]:
     seen: set[str] = set()
-    for (table, _), look in zip(draft.lookups(), draft.contract.lookups, strict=True):
+    for table, look in draft.looks():
         if look.name in seen:
             yield draft.problem(
                 table, "name", f"{look.name!r} is taken.", "give each look-up its own name."
@@ -103,7 +103,7 @@ def _repeated_names(draft: Draft) -> Iterator[Problem]:
 
 
 def _not_attributed(draft: Draft) -> Iterator[Problem]:
-    for (table, _), look in zip(draft.lookups(), draft.contract.lookups, strict=True):
+    for table, look in draft.looks():
         if not look.attributes and draft.contract.effect not in NO_EFFECT:
             yield draft.problem(
                 table,

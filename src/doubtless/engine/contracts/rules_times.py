@@ -71,7 +71,7 @@ def _validity(draft: Draft) -> Iterator[Problem]:
 
 def _pace(draft: Draft) -> Iterator[Problem]:
     quarter_ms = draft.contract.recovery_deadline_ms // 4
-    for (table, _), look in zip(draft.lookups(), draft.contract.lookups, strict=True):
+    for table, look in draft.looks():
         if look.interval_ms > quarter_ms:
             yield draft.problem(
                 table,
