@@ -59,7 +59,7 @@ class Position(Protocol):
 
 
 class Bell:
-    """Wakes whoever waits for news of the stream, in this process."""
+    """Wakes whoever waits for news of the stream, of this process and of those it hears of."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
@@ -101,6 +101,10 @@ class Delivery:
                     seen = await self._position.read()
                 page = await self._position.page(seen, PAGE)
                 if page.settlements or page.after > seen + SKIP_MAX:
+                    told = await self._position.read()
+                    if told > seen:  # another process told them meanwhile
+                        seen = told
+                        continue
                     seen = await self._deliver()
                     if seen is not None:
                         continue

@@ -93,7 +93,9 @@ class LedgerPosition:
         )
 
     async def take(self) -> int | None:
-        """Become the one who delivers; None: another is."""
+        """Become the one who delivers; None: another is, which is seen without a turn to write."""
+        if self._opened.ledger.read(self._is_held):
+            return None
         return await self._opened.ledger.commit(
             lambda tx: subscribers.take(
                 tx,
@@ -127,6 +129,11 @@ class LedgerPosition:
             lambda tx: subscribers.release(
                 tx, self._tenant, self._whose, self._name, holder=self._holder
             )
+        )
+
+    def _is_held(self, tx: Transaction) -> bool:
+        return subscribers.is_held(
+            tx, self._tenant, self._whose, self._name, holder=self._holder, is_gone=self._is_gone
         )
 
     def _is_gone(self, holder: str) -> bool:

@@ -1,4 +1,7 @@
-"""Callers that wait for an operation: woken at once in this process, by polling across several."""
+"""Callers that wait for an operation: woken at once by their own process, and by news of others.
+
+News may be missed, and on a file there are none, so they look by themselves as well.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from doubtless.core.model import Record
+from doubtless.ledger.news import News
 
 POLL_MIN_S = 0.05  # another process may have moved it on
 POLL_MAX_S = 1.0
@@ -39,6 +43,13 @@ class Waiting:
         for waiter in self._waiters.get(record.operation.id, ()):
             waiter.told = Known(record, result)
             waiter.event.set()
+
+    def heard(self, news: News) -> None:
+        """Let those look again who wait for what another process has moved on."""
+        for operation_id, waiters in self._waiters.items():
+            if news.concerns(operation_id):
+                for waiter in waiters:
+                    waiter.event.set()
 
     def release(self) -> None:
         """Let everybody go with what is known now, and nobody wait any more: it is the end."""

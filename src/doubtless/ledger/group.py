@@ -59,6 +59,7 @@ class Group(Generic[Sink]):
         session: An open connection.
         renew: Opens another one like it; None where there can be none, in memory.
         clock: The wall clock in milliseconds.
+        announce: Tells other processes what was told in a transaction, before its commit.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Group(Generic[Sink]):
         *,
         renew: Callable[[], Session] | None,
         clock: Callable[[], int],
+        announce: Callable[[Transaction], None] = Transaction.announce,
     ) -> None:
         self._session = session
+        self._announce: Final = announce
         self._renew: Final = renew
         self._clock: Final = clock
         self._transaction = Transaction(session, now_ms=0, wall_ms=0)
@@ -108,6 +111,10 @@ class Group(Generic[Sink]):
                 taken.append(unit)
                 value, error = self._one(unit[0])
                 answers.append((unit[1], value, error))
+            if all(error is not None for _, _, error in answers):
+                self._session.rollback()  # nothing is left of it: nobody waits for a disk
+                return answers
+            self._announce(self._transaction)
             committing = True
             self._session.commit()
         except BaseException as error:  # callers wait for an answer, whatever it is
@@ -147,10 +154,12 @@ class Group(Generic[Sink]):
             times = integer_of(now_ms), wall_ms, integer_of(break_ms)
         transaction = self._transaction
         transaction.now_ms, transaction.wall_ms, transaction.break_ms = times
+        transaction.told.clear()
 
     def _one(self, work: Work) -> tuple[object, BaseException | None]:
         session = self._session
         session.savepoint()
+        told = len(self._transaction.told)
         try:
             value = work(self._transaction)
             self._transaction.flush()
@@ -158,6 +167,7 @@ class Group(Generic[Sink]):
             session.keep()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, whatever it is
             self._transaction.forget()
+            del self._transaction.told[told:]
             self._raise_broken()
             session.undo()
             return None, error

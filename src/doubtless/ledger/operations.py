@@ -78,6 +78,7 @@ def insert(
         _journal(tx, operation, stored, delta, reason="send", principal=principal, inputs={})
     if stored.state.ends:
         settled(tx, stored)
+    _tell(tx, stored, moved=stored.state.ends)
     return stored
 
 
@@ -275,7 +276,21 @@ def save(
     _journal(tx, before, saved, delta, reason=reason, principal=principal, inputs=inputs)
     if before.state is not saved.state and saved.state.ends:
         settled(tx, saved)
+    _tell(tx, saved, moved=before.state is not saved.state)
     return saved
+
+
+UNDER_WAY: Final = frozenset({State.EXECUTING, State.RECONCILING})
+
+
+def _tell(tx: Transaction, operation: Operation, *, moved: bool) -> None:
+    """Have other processes told, where one may wait for this step or for this work."""
+    if operation.state in UNDER_WAY:
+        return
+    ended, due_ms = operation.state.ends, operation.due_ms
+    is_due = not ended and due_ms is not None and due_ms <= tx.now_ms
+    if moved or is_due:
+        tx.tell(operation.id, due=is_due, ended=ended)
 
 
 def _delta(before: Operation, after: Operation) -> dict[str, Json]:

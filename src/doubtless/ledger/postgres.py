@@ -104,6 +104,7 @@ class Connection:
         self.place: Final = place
         self.broken: LedgerUnavailable | None = None
         self.known: int | None = None  # the last migration that its process knows
+        self.channel = text.channel(place.schema)
         self._statements: Final[dict[str, tuple[bytes, tuple[str, ...]]]] = {}
         self._writer: Final = os.urandom(8).hex()
         self._number = 0
@@ -149,8 +150,7 @@ class Connection:
         """
         found = [str(value) for value in self.execute(text.ASKED, {})[0]]
         check_server(self.place.shown, self._raw.info.server_version, *found)
-        commits = found[-1]
-        if commits != "remote_apply":
+        if found[-1] != "remote_apply":
             self.script("set synchronous_commit = on")
 
     def content(self) -> tuple[bool, int]:

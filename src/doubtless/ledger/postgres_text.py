@@ -138,6 +138,51 @@ IS_VALID: Final = """
      where relnamespace = to_regnamespace(:schema) and relname = :name
 """
 
+# --- what workers share --------------------------------------------------------------------------
+
+# Small statements of ours lock less than `for update` would: a transaction of the user's that only
+# refers to an operation keeps nobody from taking it.
+TAKE_DUE: Final = """
+    select id
+      from operation
+     where tenant = :tenant and due_ms <= :now_ms
+       and open = 1
+       and state in ({states})
+       and id not in (select json_array_elements_text(cast(:without as json)))
+  order by due_ms
+     limit :limit
+       for no key update skip locked
+"""
+NEXT_DUE: Final = """
+    select due_ms
+      from operation
+     where tenant = :tenant and open = 1
+       and state in ({states})
+       and id not in (select json_array_elements_text(cast(:without as json)))
+  order by due_ms
+     limit 1
+"""
+NOTIFY: Final = "select pg_notify(:channel, :payload)"
+CHANNEL_MAX: Final = 63  # as for every name
+# Whoever listens holds a lock that keeps nobody out: so the others can be counted.
+LISTENERS: Final = 0x44_42_4C_31  # "DBL1", and the name of the schema
+GREETING: Final = "select pg_notify(%(channel)s, %(payload)s)"
+LISTENING: Final = "select pg_advisory_lock_shared(%(lock)s, hashtext(%(schema)s))"
+OTHERS: Final = """
+    select count(*)
+      from pg_locks
+     where locktype = 'advisory' and classid = %(lock)s and objsubid = 2
+       and objid::bigint = hashtext(%(schema)s)::bigint & 4294967295
+       and database = (select oid from pg_database where datname = current_database())
+       and pid <> pg_backend_pid()
+"""
+
+
+def channel(schema: str) -> str:
+    """Return the channel of the ledger in a schema; those of two with long names may be one."""
+    return f"doubtless {schema}"[:CHANNEL_MAX]
+
+
 # --- sessions ------------------------------------------------------------------------------------
 
 DEFAULTS: Final[Mapping[str, str | int]] = {

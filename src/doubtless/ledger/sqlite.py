@@ -131,6 +131,7 @@ class Connection:
         self.broken: LedgerUnavailable | None = None
         self.known: int | None = None  # the last migration that its process knows
         self.on_close: Callable[[], None] | None = None
+        self.channel = ""
         self.refused: str | None = None  # why a guard stopped the last statement
         self._names: Final[dict[str, tuple[str, ...]]] = {}
         try:

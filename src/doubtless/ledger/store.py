@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Final, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar, cast
 
 import anyio
 
@@ -23,7 +23,11 @@ from doubtless.errors import LedgerError, LedgerUnavailable
 from doubtless.ledger import migrate, sqlite
 from doubtless.ledger.codec import text_of
 from doubtless.ledger.group import Answer, Group, Stats, Unit, read_with
+from doubtless.ledger.news import News
 from doubtless.ledger.transaction import ConnectionLost, Session, Transaction
+
+if TYPE_CHECKING:
+    from doubtless.ledger.postgres_listener import Listener
 
 __all__ = ["Ledger", "Stats", "Transaction", "open_ledger"]
 
@@ -106,10 +110,13 @@ class Ledger:
         self._place: Final = place
         self._clock: Final = clock
         self._inline: Final = inline
+        self._voice: Final = os.urandom(4).hex()  # it tells its own news from those of others
+        self._listener: Listener | None = None
         self._group: Final = Group[Sink](
             connection,
             renew=None if place.in_memory else self._connect,
             clock=clock,
+            announce=self._announce,
         )
         self._queue: Final = SimpleQueue[Unit[Sink] | None]()
         self._readers: Final[list[Session]] = []
@@ -121,6 +128,36 @@ class Ledger:
                 target=self._write_on, name="doubtless-ledger", daemon=True
             )
             self._thread.start()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether workers anywhere may be on it, and hear of one another."""
+        return not isinstance(self._place, sqlite.Place) and not self._inline
+
+    async def listen(self, heard: Callable[[News], None]) -> None:
+        """Call `heard` with what other processes tell of their commits, until it is cancelled.
+
+        Only for a ledger that is shared. Whatever is missed is told at the next connection with
+        `ANYTHING`, so `heard` must do no more than look sooner than it would have.
+        """
+        from doubtless.ledger.postgres_listener import Listener  # noqa: PLC0415 - an extra's
+
+        if isinstance(self._place, sqlite.Place):
+            raise LedgerError("a file tells nobody of its commits")
+        self._listener = Listener(self._place, self._voice)
+        try:
+            await self._listener.run(heard)
+        finally:
+            self._listener = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else listens, as far as is known: then nobody is told of commits."""
+        return self._listener is not None and self._listener.alone
+
+    def _announce(self, tx: Transaction) -> None:
+        if not self.is_alone:
+            tx.announce(self._voice)
 
     @property
     def stats(self) -> Stats:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from doubtless.errors import BadRequest
-from doubtless.ledger.codec import integer_of, text_of
+from doubtless.ledger.codec import Row, integer_of, text_of
 from doubtless.ledger.store import Transaction
 
 LAST: Final = """
@@ -34,6 +34,26 @@ def position(tx: Transaction, tenant: str, whose: str, name: str) -> int | None:
     """Return up to which settlement a subscriber was told; None if it is new."""
     rows = tx.tuples(READ, tenant=tenant, whose=whose, name=name)
     return integer_of(rows[0][0]) if rows else None
+
+
+def is_held(
+    tx: Transaction,
+    tenant: str,
+    whose: str,
+    name: str,
+    *,
+    holder: str,
+    is_gone: Callable[[str], bool],
+) -> bool:
+    """Whether somebody else delivers to a subscriber now, so that `take` would be in vain."""
+    rows = tx.tuples(READ, tenant=tenant, whose=whose, name=name)
+    return bool(rows) and _is_held(tx, rows[0], holder, is_gone)
+
+
+def _is_held(tx: Transaction, row: Row, holder: str, is_gone: Callable[[str], bool]) -> bool:
+    held, held_until_ms = row[1:]
+    free = held is None or held == holder or integer_of(held_until_ms) <= tx.now_ms
+    return not free and not is_gone(text_of(held))
 
 
 MAX: Final = 100  # subscribers of one principal
@@ -81,9 +101,7 @@ def take(
         raise BadRequest(f"there are {MAX} subscribers already: use one of their names")
     if rows:
         seq = integer_of(rows[0][0])
-        held, held_until_ms = rows[0][1:]
-        free = held is None or held == holder or integer_of(held_until_ms) <= tx.now_ms
-        if not free and not is_gone(text_of(held)):
+        if _is_held(tx, rows[0], holder, is_gone):
             return None
     tx.run(TAKE, tenant=tenant, whose=whose, name=name, seq=seq, holder=holder, until_ms=until_ms)
     return seq

@@ -5,7 +5,10 @@ from typing import Final, Protocol, TypeAlias
 
 from doubtless.core.model import Json
 from doubtless.errors import LedgerUnavailable
+from doubtless.ledger import news
+from doubtless.ledger import postgres_text as text
 from doubtless.ledger.codec import Row, Value, text_of
+from doubtless.ledger.news import Told
 
 Params: TypeAlias = Mapping[str, Value] | tuple[Value, ...]
 Key: TypeAlias = tuple[str, str]
@@ -49,6 +52,7 @@ class Session(Protocol):
     """One connection of a driver, for one thread at a time."""
 
     broken: LedgerUnavailable | None  # set by an error that puts transaction or disk in doubt
+    channel: str  # on which other processes are told of commits; "" where there is none
 
     def execute(self, sql: str, params: Params) -> list[Row]:
         """Run one statement to its end and return its rows."""
@@ -99,12 +103,14 @@ class Transaction:
     says no, and ValueError for a value that the database can't hold.
     """
 
-    __slots__ = ("_execute", "_gathered", "_session", "break_ms", "now_ms", "wall_ms")
+    __slots__ = ("_execute", "_gathered", "_session", "break_ms", "now_ms", "told", "wall_ms")
 
     def __init__(self, session: Session, *, now_ms: int, wall_ms: int, break_ms: int = 0) -> None:
         self._session: Final = session
         self._execute: Final = session.execute
         self._gathered: dict[tuple[Write, Key], list[Json]] = {}
+        self.told: list[Told] = []
+        """What other processes will be told of, once it is committed."""
         self.now_ms = now_ms
         """The ledger's clock: the wall clock, never before the highest instant ever committed."""
         self.wall_ms = wall_ms
@@ -129,6 +135,21 @@ class Transaction:
     def forget(self) -> None:
         """Drop what was gathered: its unit is taken back."""
         self._gathered.clear()
+
+    def tell(self, operation_id: str, *, due: bool, ended: bool) -> None:
+        """Have other processes told of an operation, where they can be."""
+        if self._session.channel:
+            self.told.append((operation_id, due, ended))
+
+    def announce(self, voice: str = "") -> None:
+        """Tell what was told: once, before the commit. `voice` is the process's own, if it hears.
+
+        Of what nobody's voice says, its own process is told too.
+        """
+        if self.told:
+            payload = news.written(voice, self.told)
+            self._execute(text.NOTIFY, {"channel": self._session.channel, "payload": payload})
+            self.told.clear()
 
     def put(self, sql: str, values: tuple[Value, ...]) -> None:
         """Run an insert with values by position: a third of the cost where there are many."""

@@ -61,7 +61,7 @@ class SimulatedLedger:
     """
 
     def __init__(self, real: Ledger, gaps: Gaps, committed: Callable[[], None]) -> None:
-        self.id = real.id
+        self.id, self.is_shared = real.id, False
         self._real, self._gaps, self._committed = real, gaps, committed
         self._faults, self._loop = gaps.faults, gaps.loop
         self._queue: deque[_Unit] = deque()
