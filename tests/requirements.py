@@ -318,6 +318,15 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "OUTBOX-7": "A connection of the user's is refused, with the reason.",
     "OUTBOX-8": "What is prepared alone is carried out by a worker, within a day.",
     # The PostgreSQL ledger.
+    # Changes of the schema, in two steps.
+    "MIGRATE-1": "A release runs on the pre steps of later ones, and before its own post steps.",
+    "MIGRATE-2": "A schema that is too old or too new is refused with the command to run.",
+    "MIGRATE-3": "A post step waits until nobody is at work who doesn't know it, or for a person.",
+    "MIGRATE-4": "Who is at work when a post step shuts it out records and sends nothing more.",
+    "MIGRATE-5": "A migration that was killed at any point is finished by the next run.",
+    "MIGRATE-6": "A migration gives way to those who work, and waits for its locks within bounds.",
+    "MIGRATE-7": "An index is built beside those who write; one that was cut off is made again.",
+    "MIGRATE-9": "`migrate --check` tells each step, and whether this release runs; changes nothing.",
     "PG-1": "One schema, by number, and one text of every statement serve both databases.",
     "PG-2": "A server or session that could lose acknowledged commits is refused.",
     "PG-3": "No error holds the password of an address.",

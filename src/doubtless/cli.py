@@ -12,6 +12,7 @@ import click
 
 from doubtless.cli_approve import approve, deny
 from doubtless.cli_events import events
+from doubtless.cli_migrate import migrate
 from doubtless.cli_serve import serve, worker
 from doubtless.cli_settings import ARGUMENTS, DURATION, Settings, with_settings
 from doubtless.cli_token import token
@@ -317,29 +318,6 @@ def check_contracts(settings: Settings, *, file: str | None, as_json: bool) -> i
     return 0
 
 
-@cli.command()
-@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if something is missing.")
-@as_json
-@with_settings("ledger")
-def migrate(settings: Settings, *, check: bool, as_json: bool) -> int:
-    """Bring the schema of an existing ledger up to date. Stop what uses it first."""
-    from doubtless.cli_read import be_there
-    from doubtless.ledger import migrate as migrations
-    from doubtless.ledger.address import masked
-
-    be_there(settings.ledger)
-    found = (migrations.pending if check else migrations.migrate)(settings.ledger)
-    shown = masked(settings.ledger)
-    if as_json:
-        _print_json({"ledger": shown, "pending" if check else "applied": list(found)})
-    elif not found:
-        click.echo(f"{shown} is up to date.")
-    else:
-        word = "lacks" if check else "now has"
-        click.echo(f"{shown} {word} {', '.join(found)}.")
-    return 1 if check and found else 0
-
-
 @cli.command(short_help="Show the main job on loopback.")
 @as_json
 def demo(*, as_json: bool) -> int:
@@ -353,7 +331,7 @@ def demo(*, as_json: bool) -> int:
     return run(as_json=as_json)
 
 
-for command in (approve, deny, events, serve, worker, token):
+for command in (approve, deny, events, migrate, serve, worker, token):
     cli.add_command(command)
 
 

@@ -117,27 +117,89 @@ def test_a_ledger_that_is_not_there_is_an_error_and_is_not_made(tmp_path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.proves("CLI-10")
-def test_an_outdated_ledger_is_refused_with_the_command_and_migrated_by_it(shell, monkeypatch):
-    assert shell.call("refund", charge="ch_1", amount=1).code == 0
-    assert shell.run("migrate", "--check").out == "sqlite:///doubtless.db is up to date.\n"
-    number = len(migrate.known()) + 1
-    later = migrate.Migration(number=number, name="later.sql", text="create table later (a);")
-    released = (*migrate.known(), later)
+@pytest.fixture
+def later(monkeypatch):
+    """Let the release have two more migrations: one that older code can live with, and another."""
+    known = migrate.known()
+    texts = ("create table more (a)", "drop table more")
+    released = (
+        *known,
+        *(
+            migrate.Migration(number=len(known) + at, name=f"later.{step}.sql", text=text)
+            for at, (step, text) in enumerate(zip(("pre", "post"), texts, strict=True), start=1)
+        ),
+    )
     with monkeypatch.context() as patched:
-        patched.setattr(migrate, "known", lambda *_: released)
-        refused = shell.here("operations", "list")
-        assert refused.code == 1
-        assert "lacks 1 migration(s)" in refused.err
-        assert "run `doubtless migrate`" in refused.err
-        missing = shell.here("migrate", "--check")
-        assert (missing.code, missing.out) == (1, "sqlite:///doubtless.db lacks later.sql.\n")
-        applied = shell.here("migrate")
-        assert (applied.code, applied.out) == (0, "sqlite:///doubtless.db now has later.sql.\n")
-        assert shell.here("operations", "list").code == 0
+
+        def release() -> None:
+            patched.setattr(migrate, "known", lambda *_: released)
+
+        yield release
+
+
+@pytest.mark.proves("CLI-10")
+def test_an_outdated_ledger_is_refused_with_the_command_and_migrated_by_it(shell, later):
+    assert shell.call("refund", charge="ch_1", amount=1).code == 0
+    later()
+    refused = shell.here("operations", "list")
+    assert refused.code == 1
+    assert "lacks 1 migration(s), from later.pre.sql on: run `doubtless migrate`" in refused.err
+    applied = shell.here("migrate")
+    first, rest = applied.out.splitlines()
+    assert (applied.code, first) == (0, "sqlite:///doubtless.db now has later.pre.sql.")
+    assert "`doubtless migrate --post` applies what is left: later.post.sql." in rest
+    assert shell.here("operations", "list").code == 0
+    assert shell.run("operations", "list").code == 0  # of the release before
+    last = shell.here("migrate", "--post")
+    assert (last.code, last.out) == (0, "sqlite:///doubtless.db now has later.post.sql.\n")
+    assert shell.here("migrate").out == "sqlite:///doubtless.db is up to date.\n"
     newer = shell.run("operations", "list")
     assert newer.code == 1
-    assert "later.sql, which is newer than this release: upgrade doubtless" in newer.err
+    assert "later.post.sql, which is newer than this release: upgrade doubtless" in newer.err
+
+
+@pytest.mark.proves("MIGRATE-9")
+def test_the_check_tells_each_step_and_changes_nothing(shell, later):
+    assert shell.call("refund", charge="ch_1", amount=1).code == 0
+    current = shell.here("migrate", "--check")
+    assert current.code == 0
+    first, *steps, last = current.out.splitlines()
+    assert (first, last) == (
+        "sqlite:///doubtless.db is up to date.",
+        "This release can run on it.",
+    )
+    assert len(steps) == len(migrate.known())
+    assert all("applied 2" in step for step in steps)
+    later()
+    for _ in range(2):
+        found = shell.here("migrate", "--check")
+        assert found.code == 1
+        lines = [line.split() for line in found.out.splitlines()]
+        assert lines[0][1:] == ["lacks", "later.pre.sql,", "later.post.sql."]
+        assert ["later.pre.sql", "pre", "missing"] in lines
+        assert ["later.post.sql", "post", "missing"] in lines
+        assert "This release can't run on it" in found.out
+    shell.here("migrate")
+    told = shell.here("migrate", "--check", "--json")
+    assert told.code == 1
+    assert told.json["pending"] == ["later.post.sql"]
+    assert (told.json["runs"], told.json["why_not"]) == (True, None)
+    assert [each["step"] for each in told.json["migrations"]][-2:] == ["pre", "post"]
+    older = shell.run("migrate", "--check")
+    assert older.code == 0
+    assert "of a newer release" in older.out
+    shell.here("migrate", "--post")
+    older = shell.run("migrate", "--check")
+    assert older.code == 1
+    assert "This release can't run on it" in older.out
+
+
+@pytest.mark.proves("MIGRATE-9")
+@pytest.mark.parametrize("words", [["--force"], ["--check", "--post"]])
+def test_options_of_migrate_that_say_nothing_are_refused(shell, words):
+    found = shell.here("migrate", *words)
+    assert found.code == 2
+    assert "--post" in found.err
 
 
 @pytest.mark.proves("CLI-10")
