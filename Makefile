@@ -24,7 +24,7 @@ INSTALL_PROJECT := $(BIN)/python -m pip install --quiet --no-index --no-build-is
 COMPILE := $(UV_PIP) compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate
 
-.PHONY: help demo test check coverage bench simulate explore load flood lock clean
+.PHONY: help demo test check coverage bench simulate explore load flood campaign failover lock clean
 
 help: ## Show this list.
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -63,6 +63,12 @@ load: .venv/.dev ## Call a service whose provider loses answers with 200 clients
 
 flood: .venv/.dev ## Send a service 10,000 webhooks, kill it in the middle, and count.
 	@$(BIN)/python -m doubtless.testing.flood --evidence docs/evidence.md $(ARGS)
+
+campaign: .venv/.dev ## Kill and stop workers and services on one PostgreSQL for ten minutes, and count.
+	@$(BIN)/python -m doubtless.testing.campaign --evidence docs/evidence.md $(ARGS)
+
+failover: .venv/.dev ## Kill a PostgreSQL primary under load 50 times, promote its standby, and count.
+	@$(BIN)/python -m doubtless.testing.failover --evidence docs/evidence.md $(ARGS)
 
 lock: .venv/.dev ## Refresh requirements/*.txt (ARGS=--upgrade moves the pins).
 	@$(COMPILE) $(ARGS) --group dev pyproject.toml --output-file requirements/dev.txt
