@@ -8,6 +8,8 @@ and that every id exists.
 from typing import Final
 
 REQUIREMENTS: Final[dict[str, str]] = {
+    # Actions that are no HTTP request.
+    "ACTION-1": "The examples of the pages about actions are contracts that load.",
     # What can be imported.
     "API-1": "The public names are these, and each can be imported.",
     "API-2": "A finished operation keeps no memory of the process that carried it out.",

@@ -10,6 +10,7 @@ report counts; that a link broke says nothing, since a push that was cut before 
 whose report was lost look the same.
 """
 
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ NO_COMMIT: Final = ""
 """In place of a commit: there is no such ref."""
 
 SURVEY_LIMIT_S: Final = 60.0
+
+_COMMAND: Final = re.compile(rb"push> [0-9a-f]{40,64} [0-9a-f]{40,64} ")  # gitprotocol-pack(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,10 @@ class GitTransport:
             try:
                 ran = await repository.push(push.commit, push.ref, push.lease, trace)
             finally:
+                # Its process has ended, or was ended: nothing of it begins any more.
+                watch.first_byte_s = self._workplace.boot_s()
                 named = _names_a_command(trace)
-                if named:
-                    watch.sent_bytes = max(1, watch.sent_bytes)
+                watch.sent_bytes = int(named)
             watch.stage = Stage.READ
             return _reply(ran, push, named=named)
 
@@ -174,7 +178,7 @@ def _names_a_command(trace: Path) -> bool:
         text = trace.read_bytes()
     except OSError:
         return True  # its trace is missing, so that it proves nothing
-    return b"push> " in text or b"trace: built-in: git push" not in text
+    return _COMMAND.search(text) is not None or b"trace: built-in: git push" not in text
 
 
 def _unsent(watch: Watch) -> Seen | None:
