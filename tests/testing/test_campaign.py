@@ -66,7 +66,10 @@ RIGHT = [
 
 
 def told(*words: Word) -> History:
-    return History(words={"op": list(words)})
+    history = History()
+    for each in words:
+        history.add("op", each)
+    return history
 
 
 def kinds(history: History) -> set[str]:

@@ -42,16 +42,21 @@ class History:
     """All that was asked for and told, by operation."""
 
     words: dict[str, list[Word]] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)  # operations that were acknowledged
     failures: Counter[str] = field(default_factory=Counter)  # requests without an outcome
     repeats: int = 0  # of an acknowledged operation, through the other service
     twice: int = 0  # operations that were called through both at the same moment
     unwaited: int = 0
 
     def acknowledged(self) -> set[str]:
-        """Return the operations that were acknowledged to anybody."""
-        return {
-            name for name, words in self.words.items() if any(word.acknowledges for word in words)
-        }
+        """Return the operations that were acknowledged to anybody. Any thread may ask."""
+        return self.known.copy()
+
+    def add(self, name: str, word: Word) -> None:
+        """Note what was told."""
+        self.words.setdefault(name, []).append(word)
+        if word.acknowledges:
+            self.known.add(name)
 
     @property
     def requests(self) -> int:
@@ -192,5 +197,5 @@ class Callers:
             retry_allowed=told.get("retry_allowed") is True,
             already_done=told.get("already_done") is True,
         )
-        self.history.words.setdefault(name, []).append(word)
+        self.history.add(name, word)
         return word
