@@ -2,19 +2,37 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from tests.engine.functions import WRITE, application
+from tests.engine.functions import WRITE
+from tests.postgres import Postgres
 
-from doubtless import Call
+from doubtless import Call, Doubtless
 
-ORDERS = "create table if not exists orders (id integer primary key, state text not null) strict"
+ORDERS = "create table if not exists orders (id integer primary key, state text not null)"
+
+
+def on_file(folder: Path) -> str:
+    """Return the address of a ledger in a file."""
+    return f"sqlite:///{folder / 'ledger.db'}"
+
+
+def on_server(postgres: Postgres) -> str:
+    """Return the address of an empty ledger whose users have a schema of their own, empty too."""
+    ledger = postgres.empty()
+    theirs = f"{ledger.rpartition('schema=')[2]}_shop"
+    with postgres.connect() as connection:
+        connection.execute(f"drop schema if exists {theirs} cascade")
+        connection.execute(f"create schema {theirs}")
+    return f"{ledger}&options={quote(f'-csearch_path={theirs}')}"
 
 
 class Shop:
     """An application with a table of its own, and what its tool did."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.app = application(folder, **options)
+    def __init__(self, address: str | Path, **options: Any) -> None:
+        found = address if isinstance(address, str) else on_file(address)
+        self.app = Doubtless(found, **options)
         self.done: list[int] = []
 
         @self.app.tool(**WRITE)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engine.functions import POLL_S, WRITE, application, comes_true, ends
-from tests.engine.shop import Shop, sells
+from tests.engine.shop import Shop, on_file, on_server, sells
 
 from doubtless import Call, Doubtless
-from doubtless.engine.outbox import refuse_foreign
+from doubtless.engine.foreign import refuse_by_kind
 from doubtless.errors import (
     BadArguments,
     ForeignConnection,
@@ -28,14 +28,23 @@ from doubtless.errors import (
     TransactionOver,
     TransactionTimedOut,
 )
+from doubtless.ledger.foreign_drivers import driver_of
 from doubtless.ledger.store import Ledger, open_ledger
 
 BUSY = {"transaction_timeout_s": 0.3}
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request, tmp_path) -> str:
+    """The address of an empty ledger, and of a place for tables of one's own."""
+    if request.param == "postgres":
+        return on_server(request.getfixturevalue("postgres"))
+    return on_file(tmp_path)
+
+
 @pytest.fixture
-async def shop(tmp_path):
-    found = Shop(tmp_path)
+async def shop(address):
+    found = Shop(address)
     async with found.app:
         await found.open()
         yield found
@@ -135,6 +144,7 @@ async def test_a_constraint_that_is_judged_at_the_end_rolls_everything_back(shop
 
 
 @pytest.mark.proves("OUTBOX-1")
+@pytest.mark.parametrize("address", ["sqlite"], indirect=True)  # a server knows no such statement
 async def test_a_statement_that_rolls_back_everything_is_noticed(shop):
 
     async def goes_on(*, unaware: bool) -> None:
@@ -223,8 +233,8 @@ async def _calls(shop: Shop, order: int) -> None:
 
 @pytest.mark.proves("OUTBOX-3")
 @pytest.mark.parametrize("how", ["awaits", "blocks", "asks on and on", "ignores it"])
-async def test_a_transaction_that_is_open_too_long_is_rolled_back(tmp_path, how):
-    shop = Shop(tmp_path, **BUSY)
+async def test_a_transaction_that_is_open_too_long_is_rolled_back(address, how):
+    shop = Shop(address, **BUSY)
     async with shop.app:
         await shop.open()
 
@@ -262,9 +272,9 @@ async def _too_long(tx: Any, how: str) -> None:
 
 @pytest.mark.proves("OUTBOX-3")
 async def test_the_lock_is_free_as_soon_as_time_is_over_even_while_its_program_stands_still(
-    tmp_path,
+    address,
 ):
-    shop = Shop(tmp_path, **BUSY)
+    shop = Shop(address, **BUSY)
     async with shop.app:
         await shop.open()
 
@@ -275,7 +285,7 @@ async def test_the_lock_is_free_as_soon_as_time_is_over_even_while_its_program_s
                 other.write(lambda tx: tx.run("update meta set mended = mended"))
                 assert 0.2 < time.monotonic() - since < 2
 
-        other = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+        other = open_ledger(address)
         with other, pytest.raises(TransactionTimedOut):
             await holds_up_its_loop(other)
 
@@ -337,8 +347,8 @@ async def test_calls_of_other_tasks_wait_and_then_succeed(shop):
 
 
 @pytest.mark.proves("OUTBOX-4")
-async def test_two_transactions_wait_for_one_another_and_calls_have_their_turn_between(tmp_path):
-    shop = Shop(tmp_path)
+async def test_two_transactions_wait_for_one_another_and_calls_have_their_turn_between(address):
+    shop = Shop(address)
     order: list[str] = []
 
     async def transacts(number: int) -> None:
@@ -469,8 +479,8 @@ async def test_a_whole_sequence_is_prepared_in_one_transaction(shop):
 
 
 @pytest.mark.proves("OUTBOX-8")
-async def test_what_is_prepared_alone_is_carried_out_by_a_worker(tmp_path):
-    first = Shop(tmp_path, worker=False)
+async def test_what_is_prepared_alone_is_carried_out_by_a_worker(address):
+    first = Shop(address, worker=False)
     async with first.app:
         told = await first.app.prepare("ship", {"order": 1}, operation_id="o1")
         assert (told.status, told.state) == ("pending", "prepared")
@@ -479,7 +489,7 @@ async def test_what_is_prepared_alone_is_carried_out_by_a_worker(tmp_path):
         refused = await first.app.prepare("ship", {"order": 2}, operation_id="o1")
         assert (refused.error or {})["code"] == "payload_mismatch"
         assert first.done == []
-    second = Shop(tmp_path)
+    second = Shop(address)
     async with second.app:
         await ends(second.app, "succeeded")
         assert second.done == [1]
@@ -544,13 +554,16 @@ async def test_a_foreign_sqlite_connection_is_refused_with_the_reason(shop):
     ],
     ids=["psycopg", "asyncpg", "sqlalchemy"],
 )
-def test_a_postgresql_connection_is_told_when_it_comes(connection):
-    with pytest.raises(ForeignConnection, match="PostgreSQL connection is not in this release"):
-        refuse_foreign(connection)
+def test_a_file_shares_no_transaction_with_a_server(connection):
+    with pytest.raises(ForeignConnection, match="can't commit together with it"):
+        refuse_by_kind(connection, on_server=False)
+    refuse_by_kind(connection, on_server=True)
 
 
 @pytest.mark.proves("OUTBOX-7")
-def test_anything_else_is_no_connection():
+@pytest.mark.parametrize("on_server", [False, True])
+def test_anything_else_is_no_connection(on_server):
     with pytest.raises(ForeignConnection, match=r"builtins\.dict is no connection"):
-        refuse_foreign({})
-    refuse_foreign(None)
+        refuse_by_kind({}, on_server=on_server)
+    with pytest.raises(ForeignConnection, match=r"psycopg2\..* is no connection .* psycopg 3"):
+        driver_of(of("psycopg2.extensions", "connection"))

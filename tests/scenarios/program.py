@@ -207,11 +207,31 @@ async def outbox(line: Line, options: dict[str, Any], first: str, count: str) ->
         await asyncio.Event().wait()
 
 
+async def shared(line: Line, options: dict[str, Any], driver: str, place: str) -> None:
+    """Take an order on a connection of our own, and stop at `place`: before the commit or after."""
+    from tests.engine.connections import opens  # noqa: PLC0415 - few children need the drivers
+
+    async with application(options) as app, opens(driver, options["ledger"]) as hand:
+        line.say("ready")
+        await line.order()
+        await hand.run("insert into orders (id) values (1)")
+        await app.prepare(
+            "refund",
+            {"charge": "ch_1", "amount": 500},
+            operation_id="order-1",
+            connection=hand.connection,
+        )
+        if place == "after commit":
+            await hand.commit()
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "callers": callers,
     "full_disk": full_disk,
     "batch": batch,
     "outbox": outbox,
+    "shared": shared,
 }
 
 

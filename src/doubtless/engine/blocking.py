@@ -36,7 +36,7 @@ from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.deliveries import Callback
 from doubtless.engine.events import Events
 from doubtless.engine.figures import Figures
-from doubtless.engine.inside import INSIDE, Span
+from doubtless.engine.inside import BLOCKING, INSIDE, Span
 from doubtless.engine.outbox import Outbox, UserTx
 from doubtless.engine.people import People
 from doubtless.engine.reads import Reads
@@ -305,10 +305,13 @@ class _LoopThread:
         return self._portal
 
     def run(self, call: Callable[[], Coroutine[object, object, T]]) -> T:
+        waits = BLOCKING.set(True)
         try:
             future = self._open_portal.start_task_soon(call)
         except RuntimeError as error:  # the loop's own thread can't wait for the loop
             raise DoubtlessError(f"it can't be used here: {error}") from error
+        finally:
+            BLOCKING.reset(waits)
         try:
             return future.result()
         except CancelledError:

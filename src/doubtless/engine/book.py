@@ -32,6 +32,7 @@ from doubtless.engine.surroundings import Surroundings
 from doubtless.errors import LedgerError, OperationNotFound
 from doubtless.ledger import attempts, bodies, claims, grants, operations
 from doubtless.ledger.store import Transaction
+from doubtless.ledger.transaction import LedgerConflict
 from doubtless.transports.base import Action, HttpRequest
 
 BASELINE = "baseline"  # the kind of body that says how things stood before the first attempt
@@ -185,7 +186,9 @@ class Book:
         )
         attempts.open_attempt(tx, self.tenant, stored.id, attempt, principal=principal)
         if stored.state.ends or contract.latest_wins or record.blockers:
-            self._reclaim(tx, saved, now)
+            held = self._reclaim(tx, saved, now)
+            if held is not None and not contract.latest_wins:
+                raise LedgerConflict(f"{held} has just taken the object")
         if (grant := relies_on(record, contract, now)) is not None:
             attempts.covered_by(tx, self.tenant, stored.id, grant, principal=WORKER)
         opened = replace(record, operation=saved, attempts=(*record.attempts, attempt))
@@ -250,12 +253,12 @@ class Book:
             tx, self.tenant, operation.source, operation.claim, operation.id, release_ms=later
         )
 
-    def _reclaim(self, tx: Transaction, operation: Operation, now: Now) -> None:
-        """Take the object back for an operation that was opened again, if nobody else has it."""
-        if operation.claim is not None:
-            claims.take_claim(
-                tx, self.tenant, operation.source, operation.claim, operation.id, now.ms
-            )
+    def _reclaim(self, tx: Transaction, operation: Operation, now: Now) -> str | None:
+        """Take the object back for an operation that was opened again; return who else has it."""
+        if operation.claim is None:
+            return None
+        source, claim = operation.source, operation.claim
+        return claims.take_claim(tx, self.tenant, source, claim, operation.id, now.ms)
 
 
 def dump_request(request: HttpRequest | Action) -> bytes:

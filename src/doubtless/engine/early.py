@@ -19,6 +19,7 @@ from doubtless.core.model import (
     Source,
     Strength,
 )
+from doubtless.engine import turns
 from doubtless.engine.book import Book
 from doubtless.engine.event_reading import body_of, rules_of, shown, values_in
 from doubtless.engine.expressions import ExpressionError
@@ -115,6 +116,15 @@ def claim(
         attempts.add_evidence(tx, book.tenant, operation.id, item, principal=by)
         items.append(item)
     return tuple(items)
+
+
+def heed(book: Book, tx: Transaction, record: Record, contract: Contract, now: Now) -> Record:
+    """Let a new operation meet what came before it: events, and siblings that it overtakes."""
+    if contract.events is not None:
+        record = appeared(book, tx, record, contract, now)
+    if contract.latest_wins:
+        turns.overtake(tx, record.operation, now)
+    return record
 
 
 def appeared(book: Book, tx: Transaction, record: Record, contract: Contract, now: Now) -> Record:

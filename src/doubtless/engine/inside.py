@@ -15,6 +15,8 @@ class Span(Protocol):
         ...
 
 
+BLOCKING: ContextVar[bool] = ContextVar("doubtless_blocking", default=False)
+"""Whether somebody on another thread waits for this call, who has no event loop."""
 INSIDE: ContextVar[Span | None] = ContextVar("doubtless_transaction", default=None)
 
 

@@ -10,7 +10,7 @@ from doubtless.core.model import Cause, Json, Now, Operation, Record, State
 from doubtless.core.outcome import Outcome
 from doubtless.core.refusals import refusal
 from doubtless.core.steps import Send
-from doubtless.engine import counting, early, turns
+from doubtless.engine import counting, early
 from doubtless.engine.book import Begun, Book, dump_request
 from doubtless.engine.drafting import Ask
 from doubtless.errors import BadSequence
@@ -24,6 +24,7 @@ from doubtless.ledger import (
     sequences,
 )
 from doubtless.ledger.store import Transaction
+from doubtless.ledger.transaction import LedgerConflict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ def prepare(book: Book, tx: Transaction, ask: Ask) -> Met:
         twin=_known(_twin(book, tx, ask, claim, now)),
     )
     match meeting:
+        case Refuse() if not tx.has_turn:
+            return Met(operation_id=ask.operation_id, refusal=meeting)
         case Refuse():
             about = meeting.by or ask.operation_id
             data: dict[str, Json] = {"payload_hash": ask.payload_hash, "tool": contract.tool}
@@ -65,7 +68,7 @@ def prepare(book: Book, tx: Transaction, ask: Ask) -> Met:
         case Join(operation_id=operation_id):
             repeats = ask.said_id and not ask.queued
             begun = _again(book, tx, operation_id, ask, now) if repeats else None
-            if begun is None:
+            if begun is None and tx.has_turn:
                 counting.joined(tx, *book.load(tx, operation_id), now)
             if ask.request_id is not None and same_id is None:
                 requests.remember(tx, book.tenant, ask.request_id, operation_id)
@@ -102,6 +105,8 @@ def _holder(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
     if claim is None or contract.latest_wins:
         return None
     held = claims.claim_holder(tx, book.tenant, contract.source.name, claim, now.ms)
+    if held == ask.operation_id:
+        raise LedgerConflict(f"{held} has appeared just now")
     if held is not None and sequences.comes_after(tx, book.tenant, ask.after, held):
         return None
     return operations.get(tx, book.tenant, held) if held else None
@@ -148,15 +153,15 @@ def _create(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
     waits = contract.latest_wins or ask.queued or bool(ask.after)
     if waits or not isinstance(policy.decide(record, contract, now).step, Send):
         _insert(book, tx, ask, operation)
-        _take_claim(book, tx, operation, now)
-        return _settle_new(book, tx, ask, now)
+        _take_claim(book, tx, ask, operation, now)
+        return _settle_new(book, tx, ask, now) if tx.has_turn else _leave_new(book, tx, ask, now)
     owner = book.surroundings.owner
     correlation_id = ask.correlation_id or f"{ask.ref}-1"
     moved, attempt = progress.begin(
         record, contract, now, owner=owner, correlation_id=correlation_id, resend=False
     )
     stored = _insert(book, tx, ask, operation, moved_to=moved)
-    _take_claim(book, tx, operation, now)
+    _take_claim(book, tx, ask, operation, now)
     attempts.open_attempt(tx, book.tenant, stored.id, attempt, principal=ask.principal)
     opened = Record(operation=stored, attempts=(attempt,))
     if contract.events is not None:
@@ -240,18 +245,39 @@ def _insert(
     )
 
 
-def _take_claim(book: Book, tx: Transaction, operation: Operation, now: Now) -> None:
-    if operation.claim is not None:  # where the latest wins, an older one may hold it still
-        claims.take_claim(tx, book.tenant, operation.source, operation.claim, operation.id, now.ms)
+def _take_claim(book: Book, tx: Transaction, ask: Ask, operation: Operation, now: Now) -> None:
+    """Take the object. An older one that this is to come after, or to overtake, may have it still.
+
+    Raises:
+        LedgerConflict: A transaction that takes no turns has just got it: look again.
+    """
+    if operation.claim is None:
+        return
+    source, claim = operation.source, operation.claim
+    held = claims.take_claim(tx, book.tenant, source, claim, operation.id, now.ms)
+    if held is None or ask.tool.contract.latest_wins:
+        return
+    if not sequences.comes_after(tx, book.tenant, ask.after, held):
+        raise LedgerConflict(f"{held} has just taken the object")
+
+
+def _leave_new(book: Book, tx: Transaction, ask: Ask, now: Now) -> Met:
+    """Leave a new operation to the first who looks at it after its commit, in a turn.
+
+    What others do until then may change what follows for it, so it is due at once. Only if it would
+    end here and now, it does.
+    """
+    record, contract = book.load(tx, ask.operation_id)
+    changes = settling.settle(record, contract, now)
+    if changes and changes[-1].after.state.ends:
+        book.store(tx, record, contract, changes, now)
+    return Met(operation_id=ask.operation_id)
 
 
 def _settle_new(book: Book, tx: Transaction, ask: Ask, now: Now) -> Met:
     """Take what follows for an operation that may not be sent at once, or has siblings to heed."""
     record, contract = book.load(tx, ask.operation_id)
-    if contract.events is not None:
-        record = early.appeared(book, tx, record, contract, now)
-    if contract.latest_wins:
-        turns.overtake(tx, record.operation, now)
+    record = early.heed(book, tx, record, contract, now)
     step = policy.decide(record, contract, now).step
     if isinstance(step, Send) and not ask.queued:
         begun = book.begin(tx, record, contract, resend=False, principal=ask.principal)

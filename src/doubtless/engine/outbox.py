@@ -5,21 +5,21 @@ commit, and it will be done; roll back, and it never existed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from doubtless.core.model import Json
 from doubtless.core.outcome import OUTCOMES, Outcome, Status
-from doubtless.engine import drafting, intake, reports
+from doubtless.engine import drafting, foreign, intake, reports
 from doubtless.engine.drafting import Ask
 from doubtless.engine.inside import INSIDE, stay_out
 from doubtless.engine.opened import OpenApp
 from doubtless.engine.surface import Surface
 from doubtless.errors import (
-    ForeignConnection,
     LedgerError,
     LedgerUnavailable,
     NotPrepared,
@@ -28,27 +28,13 @@ from doubtless.errors import (
     TransactionTimedOut,
 )
 from doubtless.ledger.codec import Value
-from doubtless.ledger.group import IN_DOUBT, NOTHING
+from doubtless.ledger.group import IN_DOUBT, NOTHING, SETTLE_PAUSE_S, SETTLE_S
 from doubtless.ledger.outbox import UserTransaction, touch
 from doubtless.ledger.sqlite import BUSY_TIMEOUT_S
 from doubtless.ledger.store import Transaction
+from doubtless.ledger.transaction import CommitUnknown
 
 T = TypeVar("T")
-
-SQLITE: Final = (
-    "a connection that doubtless did not open can't share a transaction with a SQLite ledger: as "
-    "soon as anything else in this process closes the ledger's file, SQLite's locks on it are "
-    "dropped, and commits of other processes are lost. Use `async with app.transaction() as tx`, "
-    "and do your own changes with tx.run"
-)
-POSTGRESQL: Final = (
-    "a transaction on your own PostgreSQL connection is not in this release. Commit your own "
-    "change, and then call app.prepare under an operation_id that stands in it; or use "
-    "`async with app.transaction() as tx` on a SQLite ledger"
-)
-UNKNOWN: Final = (
-    "{name} is no connection that a ledger could share. Use `async with app.transaction() as tx`"
-)
 
 
 class UserTx:
@@ -157,10 +143,33 @@ class UserTx:
     async def _commit(self, inner: UserTransaction) -> None:
         try:
             await self._hop(inner.commit)
+        except CommitUnknown as error:
+            with anyio.CancelScope(shield=True):
+                await self._found_out(error)
         except LedgerUnavailable as error:
             raise LedgerUnavailable(f"{error}: {await self._mended()}") from error
         self._opened.book.kept |= self._digests
         self._opened.poke()
+
+    async def _found_out(self, unknown: CommitUnknown) -> None:
+        """Find out what became of a commit whose end was not told; raise unless it stands.
+
+        Ours comes after it in any case: it waits until the connection that was lost has ended its
+        turn, and until standbys have all that was committed before.
+        """
+        ledger, (sql, asked) = self._opened.ledger, unknown.proof
+        end_s = anyio.current_time() + SETTLE_S
+        while anyio.current_time() < end_s:
+            try:
+                await ledger.commit(touch)
+                found = await ledger.commit(lambda tx: tx.tuples(sql, **asked))
+            except LedgerError:
+                await anyio.sleep(SETTLE_PAUSE_S)
+                continue
+            if found:
+                return
+            raise LedgerUnavailable(f"{unknown}: {NOTHING}") from unknown
+        raise LedgerUnavailable(f"{unknown}: {IN_DOUBT}") from unknown
 
     async def _mended(self) -> str:
         """Write over what a failed commit may have left, and say what is recorded of it."""
@@ -337,14 +346,17 @@ class Outbox(Surface):
             after: Operations of this principal that must have succeeded first.
             on_unknown: What an unknown one of `after` means: "stop" or "continue".
             supersedes: An operation of this principal that it stands in for.
-            connection: A connection of your own. Refused on a SQLite ledger.
+            connection: A connection of your own to the database of a PostgreSQL ledger: psycopg's,
+                asyncpg's, or one or a session of SQLAlchemy's over these. It is prepared in the
+                transaction that is open there, and commits with it or not at all. Refused on a
+                SQLite ledger.
 
         Raises:
-            ForeignConnection: A connection was given.
+            ForeignConnection: The connection can't be shared, with the reason.
+            NotPrepared: With a connection: policy refused it, or it has ended without success.
             InsideTransaction: It is called within `app.transaction()`.
             BadArguments, BadOperationId, BadSequence, UnknownTool: as `call` raises them.
         """
-        refuse_foreign(connection)
         stay_out("app.prepare")
         opened = self._opened
         ask = self._queued(
@@ -357,34 +369,9 @@ class Outbox(Surface):
             on_unknown=on_unknown,
             supersedes=supersedes,
         )
+        if connection is not None:
+            unit = partial(_surely, opened, ask=ask)
+            return await foreign.prepare(opened, connection, ask, unit)
         return await opened.ledger.commit(
             lambda tx: _prepared(opened, tx, ask), then=lambda _: opened.poke()
         )
-
-
-def refuse_foreign(connection: object) -> None:
-    """Refuse to share a transaction with a connection that doubtless did not open.
-
-    Raises:
-        ForeignConnection: With the reason for its kind.
-    """
-    if connection is None:
-        return
-    home = type(connection).__module__.partition(".")[0]
-    if home == "sqlalchemy":
-        home = _dialect(connection)
-    if home in {"sqlite3", "_sqlite3", "apsw", "aiosqlite", "sqlite"}:
-        raise ForeignConnection(SQLITE)
-    if home in {"psycopg", "psycopg2", "psycopg_pool", "asyncpg", "pg8000", "postgresql"}:
-        raise ForeignConnection(POSTGRESQL)
-    name = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise ForeignConnection(UNKNOWN.format(name=name))
-
-
-def _dialect(connection: object) -> str:
-    """Return the name of the database behind a connection or a session of SQLAlchemy."""
-    for attribute in ("sync_connection", "sync_session"):
-        connection = getattr(connection, attribute, None) or connection
-    bind = getattr(connection, "get_bind", None)
-    bound = bind() if callable(bind) else connection
-    return str(getattr(getattr(bound, "dialect", None), "name", ""))

@@ -277,6 +277,9 @@ def advance(book: Book, tx: Transaction, operation_id: str) -> Begun | Looking |
     if stored.state is State.EXECUTING:
         recover(book, tx, operation_id)
         return None
+    if stored.version == 1:
+        # A transaction of the user's may have prepared it without a turn, and met nobody.
+        record = early.heed(book, tx, record, contract, now)
     record = _reclose(book, tx, record, now)
     changes = settling.settle(record, contract, now)
     record = book.store(tx, record, contract, changes, now)

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import parse_qsl, urlencode
 
+SCHEMA: Final = "doubtless"
 POSTGRES: Final = frozenset({"postgres", "postgresql"})
 
 _USER: Final = re.compile(r"(?<=://)([^/?#@:]*):[^/?#]*@")
@@ -18,6 +20,14 @@ def scheme_of(address: str) -> str:
 def is_postgres(address: str) -> bool:
     """Whether an address is one of a PostgreSQL ledger."""
     return scheme_of(address) in POSTGRES
+
+
+def schema_of(address: str) -> tuple[str, str]:
+    """Return an address as libpq takes it, and `schema` of it, the one option that is ours."""
+    base, _, query = address.partition("?")
+    options = parse_qsl(query, keep_blank_values=True)
+    rest = urlencode([option for option in options if option[0] != "schema"])
+    return f"{base}?{rest}" if rest else base, dict(options).get("schema", SCHEMA)
 
 
 def masked(address: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from doubtless.errors import LedgerError, LedgerUnavailable
 from doubtless.ledger.codec import integer_of
 from doubtless.ledger.transaction import (
+    AlreadyThere,
     CommitUnknown,
     ConnectionLost,
     LedgerBusy,
@@ -157,6 +158,15 @@ class Group(Generic[Sink]):
         transaction.told.clear()
 
     def _one(self, work: Work) -> tuple[object, BaseException | None]:
+        """Run a unit; again, if a transaction that takes no turns came between two statements."""
+        value, error = self._try(work)
+        for _ in range(RERUNS_MAX):
+            if not isinstance(error, AlreadyThere | LedgerConflict):
+                break
+            value, error = self._try(work)
+        return value, error
+
+    def _try(self, work: Work) -> tuple[object, BaseException | None]:
         session = self._session
         session.savepoint()
         told = len(self._transaction.told)

@@ -1,83 +1,88 @@
 """A transaction of the user's: their tables and our operations, committed together or not at all.
 
-It has a connection of its own and holds SQLite's write lock while it is open, so that nobody else
-can write: it is rolled back when its time is over, from a thread that nothing in the program holds
-up. What the user's statements may not do is refused before it is done.
+It has a connection of its own and holds the ledger's write lock while it is open, so that nobody
+else can write: it is rolled back when its time is over, from a thread that nothing in the program
+holds up.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from math import isnan
-from typing import Final, TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Final, Protocol, TypeVar
 
 from doubtless.errors import (
     LedgerError,
     LedgerUnavailable,
-    StatementRefused,
     TransactionError,
     TransactionOver,
     TransactionTimedOut,
 )
-from doubtless.ledger import migrate
-from doubtless.ledger.codec import Value, integer_of
-from doubtless.ledger.group import FLOOR, TOUCH
-from doubtless.ledger.sqlite import Connection
-from doubtless.ledger.transaction import Transaction
+from doubtless.ledger import sqlite
+from doubtless.ledger.codec import Value
+from doubtless.ledger.group import TOUCH
+from doubtless.ledger.migrate import Connection
+from doubtless.ledger.outbox_sqlite import SqliteDesk
+from doubtless.ledger.transaction import Session, Times, Transaction
 
 T = TypeVar("T")
 
 INTERRUPT_S: Final = 0.01  # between two tries to stop a statement that runs on
 
-HARMLESS: Final = frozenset({"SELECT", "READ", "RECURSIVE", "REINDEX"})
-ASKING: Final = frozenset(
-    {
-        "application_id",
-        "collation_list",
-        "compile_options",
-        "data_version",
-        "database_list",
-        "foreign_key_check",
-        "foreign_key_list",
-        "function_list",
-        "index_info",
-        "index_list",
-        "index_xinfo",
-        "table_info",
-        "table_list",
-        "table_xinfo",
-    }
-)
-"""Pragmas that only tell something, whatever they are given."""
-TELLING: Final = frozenset({"encoding", "foreign_keys", "journal_mode", "synchronous"})
-"""Pragmas that only tell something as long as they are given nothing."""
+
+class Desk(Protocol):
+    """A connection on which the user's statements and our units take turns."""
+
+    @property
+    def session(self) -> "DeskSession":
+        """The connection."""
+        ...
+
+    def begin(self) -> Times:
+        """Open a transaction that keeps others from writing, and tell the time."""
+        ...
+
+    def run(self, sql: str, params: Mapping[str, Value]) -> int:
+        """Run a statement of theirs and return how many rows it changed."""
+        ...
+
+    def rows(self, sql: str, params: Mapping[str, Value]) -> list[dict[str, Value]]:
+        """Run a statement of theirs and return its rows."""
+        ...
+
+    def ours(self) -> AbstractContextManager[None]:
+        """Run a unit of ours."""
+        ...
+
+    def conclude(self) -> None:
+        """Judge what they left to be judged at the end."""
+        ...
+
+    def rollback(self) -> None:
+        """Take everything back."""
+        ...
 
 
-def judge(action: str, names: Sequence[str]) -> str | None:
-    """Say why a statement of the user's may not do something, or None.
+class DeskSession(Session, Protocol):
+    """A session that another thread can interrupt."""
 
-    Args:
-        action: SQLite's name of it (see its `sqlite3_set_authorizer`).
-        names: What it concerns: two names that depend on the action, the database, the trigger.
-    """
-    first, second = names[0].lower(), names[1].lower()
-    match action:
-        case _ if action in HARMLESS:
-            return None
-        case "TRANSACTION" | "SAVEPOINT":
-            return "the block itself begins and ends its transaction: leave it, or raise"
-        case "ATTACH" | "DETACH":
-            return "another database can't be part of the transaction (nor can it be vacuumed)"
-        case "PRAGMA":
-            asks = first in ASKING or (first in TELLING and not second)
-            return None if asks else f"pragma {names[0]} may not be set in a transaction"
-        case "FUNCTION":
-            return "extensions are not loaded here" if second == "load_extension" else None
-    ours = migrate.own_names()
-    for name, shown in ((first, names[0]), (second, names[1])):
-        if name in ours:
-            return f"{shown} is a table or an index of the ledger's own: only doubtless changes it"
-    return None
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    def interrupt(self) -> None:
+        """Stop the statement that is running, if one is. From any thread."""
+        ...
+
+
+def desk(connection: Connection, *, clock: Callable[[], int], limit_s: float) -> Desk:
+    """Return the desk for a connection of either kind."""
+    if isinstance(connection, sqlite.Connection):
+        return SqliteDesk(connection, clock=clock)
+    from doubtless.ledger.outbox_postgres import PostgresDesk  # noqa: PLC0415 - an extra's
+
+    return PostgresDesk(connection, limit_s=limit_s)
 
 
 class UserTransaction:
@@ -90,9 +95,10 @@ class UserTransaction:
     """
 
     def __init__(self, connection: Connection, *, clock: Callable[[], int], limit_s: float) -> None:
-        self._session: Final = connection
-        self._clock: Final = clock
+        self._desk: Final = desk(connection, clock=clock, limit_s=limit_s)
+        self._session: Final = self._desk.session
         self._limit_s: Final = limit_s
+        self._end_s = 0.0  # when its time is over
         self._using = threading.Lock()  # held while the connection is in use
         self._turning = threading.Lock()  # held while it is decided how it ends
         self._timer: threading.Timer | None = None
@@ -116,20 +122,16 @@ class UserTransaction:
         with self._using:
             if self._end is not None:
                 raise self._end
-            self._session.begin(write=True)
             try:
-                wall_ms = self._clock()
-                now_ms, break_ms = self._session.execute(FLOOR, {"wall_ms": wall_ms})[0]
-                self._session.guard(judge)
+                now_ms, wall_ms, break_ms = self._desk.begin()
             except BaseException:
-                self._session.rollback()
+                with suppress(LedgerUnavailable):
+                    self._desk.rollback()
                 raise
             self._transaction = Transaction(
-                self._session,
-                now_ms=integer_of(now_ms),
-                wall_ms=wall_ms,
-                break_ms=integer_of(break_ms),
+                self._session, now_ms=now_ms, wall_ms=wall_ms, break_ms=break_ms
             )
+            self._end_s = time.monotonic() + self._limit_s
             self._timer = threading.Timer(self._limit_s, self.expire)
             self._timer.daemon = True
             self._timer.start()
@@ -153,14 +155,17 @@ class UserTransaction:
         Raises:
             TransactionError: It was rolled back before.
             LedgerError: A constraint that is judged only at the end said no. Nothing is recorded.
+            CommitUnknown: A connection was lost: what became of it is to be found out.
             LedgerUnavailable: The disk failed. `mend` says whether nothing of it is recorded.
         """
+        with self._use() as tx:
+            self._desk.conclude()
+            tx.announce()
         with self._use():
             with self._turning:
                 if self._end is not None:
                     raise self._end
                 self._committing = True
-            self._session.guard(None)
             try:
                 self._session.commit()
             finally:
@@ -176,8 +181,7 @@ class UserTransaction:
     def _take_back(self) -> None:
         self._over(TransactionOver("this transaction was rolled back"))
         with suppress(LedgerUnavailable):
-            self._session.guard(None)
-            self._session.rollback()
+            self._desk.rollback()
 
     def _over(self, why: TransactionError | LedgerError) -> None:
         self._transaction = None
@@ -196,47 +200,33 @@ class UserTransaction:
 
     def run(self, sql: str, params: Mapping[str, Value]) -> int:
         """Run a statement of the user's and return how many rows it changed."""
-        with self._statement(params) as tx:
-            return tx.run(sql, **params)
+        with self._use():
+            return self._desk.run(sql, params)
 
     def rows(self, sql: str, params: Mapping[str, Value]) -> list[Mapping[str, Value]]:
         """Run a statement of the user's and return its rows."""
-        with self._statement(params) as tx:
-            return tx.rows(sql, **params)
+        with self._use():
+            return list(self._desk.rows(sql, params))
 
     def unit(self, work: Callable[[Transaction], T]) -> T:
         """Run a unit of ours. If it raises, it is taken back alone."""
-        with self._use() as tx:
-            self._session.guard(None)
-            try:
-                return self._one(tx, work)
-            finally:
-                self._session.guard(judge)
+        with self._use() as tx, self._desk.ours():
+            return self._one(tx, work)
 
     def _one(self, tx: Transaction, work: Callable[[Transaction], T]) -> T:
         self._session.savepoint()
+        told = len(tx.told)
         try:
             value = work(tx)
             tx.flush()
+            self._session.keep()
         except BaseException:
             tx.forget()
+            del tx.told[told:]
             if self._session.broken is None:
                 self._session.undo()
             raise
-        self._session.keep()
         return value
-
-    @contextmanager
-    def _statement(self, params: Mapping[str, Value]) -> Iterator[Transaction]:
-        for name, value in params.items():
-            if isinstance(value, float) and isnan(value):
-                raise ValueError(f":{name} is NaN, which SQLite would store as null")
-        with self._use() as tx:
-            self._session.refused = None
-            try:
-                yield tx
-            except KeyError as error:
-                raise StatementRefused(f"no value was given for :{error.args[0]}") from None
 
     @contextmanager
     def _use(self) -> Iterator[Transaction]:
@@ -263,7 +253,9 @@ class UserTransaction:
         if self._end is not None:
             return self._end
         if self._session.broken is not None:
-            self._over(self._session.broken)
+            # A server ends the session of a process that stood still for too long.
+            late = time.monotonic() >= self._end_s
+            self._over(TransactionTimedOut(self._limit_s) if late else self._session.broken)
         elif not self._session.in_transaction:
             why = "a statement rolled the whole transaction back: nothing of it was recorded"
             self._over(TransactionOver(why))

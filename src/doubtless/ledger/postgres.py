@@ -13,29 +13,28 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
-from urllib.parse import parse_qsl, urlencode
 
 import psycopg
 from psycopg import pq
-from psycopg.adapt import Transformer
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.conninfo import conninfo_to_dict
 
-from doubtless.errors import LedgerError, LedgerUnavailable
+from doubtless.errors import LedgerError, LedgerUnavailable, StatementRefused
 from doubtless.ledger import postgres_text as text
-from doubtless.ledger.address import masked, without_passwords
+from doubtless.ledger.address import masked, schema_of, without_passwords
 from doubtless.ledger.codec import Row, Value, integer_of
-from doubtless.ledger.postgres_errors import check_server, meaning
+from doubtless.ledger.postgres_checks import Checks
+from doubtless.ledger.postgres_errors import Meaning, meaning, meaning_of_theirs
 from doubtless.ledger.postgres_text import translated, written
 from doubtless.ledger.transaction import (
     CommitUnknown,
     ConnectionLost,
+    LedgerBusy,
     Params,
     Times,
     outgrown,
 )
 
-SCHEMA: Final = "doubtless"
-WRITERS_KEPT_MS: Final = 7 * 86_400_000
 STATEMENTS_MAX: Final = 512
 KNOWS_ALL: Final = 2**31  # of a connection that nobody said it of
 
@@ -72,13 +71,9 @@ def parse(url: str) -> Place:
     Raises:
         LedgerError: the address is none.
     """
-    base, _, query = url.partition("?")
-    options = parse_qsl(query, keep_blank_values=True)
-    schema = dict(options).get("schema", SCHEMA)
+    conninfo, schema = schema_of(url)
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
         raise LedgerError(f"schema={schema!r} is no name for a ledger's: use a-z, 0-9 and _")
-    rest = urlencode([option for option in options if option[0] != "schema"])
-    conninfo = f"{base}?{rest}" if rest else base
     try:
         conninfo_to_dict(conninfo)
     except psycopg.Error:
@@ -89,11 +84,12 @@ def parse(url: str) -> Place:
     return Place(conninfo=conninfo, schema=schema, shown=masked(url))
 
 
+Answer: TypeAlias = tuple[list[Row], list[str], int]  # rows, names of columns, rows changed
 _Values: TypeAlias = list[bytes]
 _Results: TypeAlias = "list[pq.abc.PGresult]"
 
 
-class Connection:
+class Connection(Checks):
     """One connection, for one thread at a time. Durable, or it does not open.
 
     After an error that puts the transaction or the server in doubt, `broken` holds it, even if
@@ -101,10 +97,10 @@ class Connection:
     """
 
     def __init__(self, place: Place) -> None:
-        self.place: Final = place
+        self.place: Place = place
         self.broken: LedgerUnavailable | None = None
-        self.known: int | None = None  # the last migration that its process knows
         self.channel = text.channel(place.schema)
+        self.known: int | None = None  # the last migration that its process knows
         self._statements: Final[dict[str, tuple[bytes, tuple[str, ...]]]] = {}
         self._writer: Final = os.urandom(8).hex()
         self._number = 0
@@ -125,8 +121,9 @@ class Connection:
         self._raw.add_notice_handler(self._noticed)
         self._pgconn: Final = self._raw.pgconn
         self._loading: Final = Transformer(self._raw)
+        self.version = self._raw.info.server_version
         settings = text.SETTINGS.replace("{schema}", place.schema)
-        if self._raw.info.server_version >= 170_000:
+        if self.version >= 170_000:
             settings += "; set transaction_timeout = 0"
         try:
             self.script(settings)
@@ -137,41 +134,6 @@ class Connection:
     def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":
             self._warnings.append(notice.message_primary or "a warning")
-
-    # --- is it a ledger, and a safe one ----------------------------------------------------------
-
-    def assert_durable(self) -> None:
-        """Check that the server keeps what it acknowledges, and see to it for this session.
-
-        Raises:
-            LedgerUnsafe: it doesn't.
-            LedgerError: it is too old, or its database isn't in UTF-8.
-            LedgerUnavailable: it is a standby, or can't be asked.
-        """
-        found = [str(value) for value in self.execute(text.ASKED, {})[0]]
-        check_server(self.place.shown, self._raw.info.server_version, *found)
-        if found[-1] != "remote_apply":
-            self.script("set synchronous_commit = on")
-
-    def content(self) -> tuple[bool, int]:
-        """Return whether a ledger stands in the schema, and how many things do.
-
-        Raises:
-            LedgerUnavailable: it can't be read.
-        """
-        is_ledger, count = self.execute(text.CONTENT, {"schema": self.place.schema})[0]
-        return bool(is_ledger), integer_of(count)
-
-    def mark(self) -> None:
-        """Mark an empty schema as a ledger's: its tables do."""
-
-    def forget_writers(self) -> None:
-        """Forget the connections of long ago, about which nobody can ask any more."""
-        self.execute(text.FORGET, {"kept_ms": WRITERS_KEPT_MS})
-
-    def loses_on_failover(self) -> bool:
-        """Whether standbys follow the server, and no commit waits for one of them."""
-        return bool(self.execute(text.LOSES, {}))
 
     # --- statements ------------------------------------------------------------------------------
 
@@ -243,14 +205,34 @@ class Connection:
         self._loading.set_pgresult(result)
         return cast("list[Row]", self._loading.load_rows(0, result.ntuples, tuple))
 
-    def _checked(self, result: "pq.abc.PGresult", sql: str) -> "pq.abc.PGresult":
+    def once(self, sql: str, values: Sequence[object]) -> Answer:
+        """Run a statement of the user's, numbered `$1`, `$2`, …: one, whatever it holds.
+
+        Values and rows are what the driver makes of them. Raises: what `meaning_of_theirs` tells.
+        """
+        binding = Transformer(self._raw)
+        try:
+            bound = binding.dump_sequence(values, [PyFormat.AUTO] * len(values))
+        except psycopg.Error as error:
+            raise StatementRefused(f"a value can't be bound: {error}") from error
+        try:
+            result = self._pgconn.exec_params(sql.encode(), bound, binding.types, binding.formats)
+        except psycopg.Error as error:
+            raise self._lost(str(error)) from error
+        rows = self._rows(self._checked(result, sql, meaning_of_theirs))
+        names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
+        return rows, names, result.command_tuples or 0
+
+    def _checked(
+        self, result: "pq.abc.PGresult", sql: str, meaning: Meaning = meaning
+    ) -> "pq.abc.PGresult":
         if result.status in _GOOD:
             return result
         told = _field(result, pq.DiagnosticField.MESSAGE_PRIMARY)
         if self._is_lost():
             raise self._lost(told)
         found = meaning(_field(result, pq.DiagnosticField.SQLSTATE), told, sql)
-        if isinstance(found, LedgerUnavailable):
+        if isinstance(found, LedgerUnavailable) and not isinstance(found, LedgerBusy):
             self.broken = found
         raise found
 
@@ -384,6 +366,16 @@ class Connection:
         except psycopg.Error as error:
             raise self._lost(str(error)) from error
         self._checked(result, sql)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, sound or not."""
+        return self._pgconn.transaction_status != pq.TransactionStatus.IDLE
+
+    def interrupt(self) -> None:
+        """Stop the statement that is running, if one is. From any thread; never in a COMMIT."""
+        with suppress(psycopg.Error):
+            self._raw.cancel_safe(timeout=1)
 
     def close(self) -> None:
         """Close at once."""

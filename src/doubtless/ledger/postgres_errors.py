@@ -1,18 +1,24 @@
 """What an error of PostgreSQL means here, by its SQLSTATE."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe
-from doubtless.ledger.transaction import LedgerBusy, LedgerConflict
+from doubtless.ledger.transaction import AlreadyThere, LedgerBusy, LedgerConflict
 
+TURN_BUSY: Final = "the ledger is locked by another process"
+ROWS_BUSY: Final = (
+    "another transaction that has not ended has prepared the same operation, or one on the same"
+    " object: nothing of this one was recorded. Let that one end, and try again"
+)
 SERIALIZATION: Final = frozenset({"40001", "40P01"})  # a conflict, a deadlock
 LOCK_NOT_AVAILABLE: Final = "55P03"
 IN_FAILED_TRANSACTION: Final = "25P02"
 RAISED: Final = "P0001"  # by a trigger of ours
+UNIQUE: Final = "23505"
 CONSTRAINTS: Final = {
     "23502": "NOT NULL",
     "23503": "FOREIGN KEY",
-    "23505": "UNIQUE",
     "23514": "CHECK",
 }
 # Classes after which the transaction, the server or its disk is in doubt: connections, standbys,
@@ -31,12 +37,15 @@ def meaning(state: str, told: str, sql: str) -> LedgerError | ValueError:
     if state in SERIALIZATION:
         return LedgerConflict(f"somebody else was at the same rows: {told}")
     if state == LOCK_NOT_AVAILABLE:
-        return LedgerBusy(f"the ledger is locked by another process: {told}")
+        is_turn = "from meta" in sql
+        return LedgerBusy(f"{TURN_BUSY}: {told}" if is_turn else ROWS_BUSY)
     if state == IN_FAILED_TRANSACTION:
         return LedgerError("a statement of this unit failed before: nothing can follow it")
     if state == RAISED:
         return LedgerError(f"the ledger refused: {told}")
     match state[:2]:
+        case "23" if state == UNIQUE:
+            return AlreadyThere(f"the ledger refused: UNIQUE constraint failed: {told}")
         case "23":
             kind = CONSTRAINTS.get(state, "a")
             return LedgerError(f"the ledger refused: {kind} constraint failed: {told}")
@@ -46,6 +55,21 @@ def meaning(state: str, told: str, sql: str) -> LedgerError | ValueError:
             return LedgerUnavailable(f"the ledger failed: {told}")
         case _:
             return LedgerError(f"statement failed: {told}: {' '.join(sql.split())[:300]}")
+
+
+Meaning: TypeAlias = Callable[[str, str, str], LedgerError | ValueError]
+# What puts more than one statement of the user's in doubt: an interrupt comes from us.
+BROKEN_FOR_THEM: Final = frozenset({"08", "53", "57", "58", "XX"})
+
+
+def meaning_of_theirs(state: str, told: str, sql: str) -> LedgerError | ValueError:
+    """Return what to raise for a statement of the user's: what is wrong with it alone, if it is.
+
+    Args: as those of `meaning`.
+    """
+    if state in SERIALIZATION or state[:2] in BROKEN_FOR_THEM | {"23"}:
+        return meaning(state, told, sql)
+    return LedgerError(f"statement failed: {told}: {' '.join(sql.split())[:300]}")
 
 
 VERSION_MIN: Final = 140_000

@@ -9,6 +9,7 @@ from doubtless.ledger.codec import Value
 from doubtless.ledger.steps import OUTGROWN
 
 TURN_TIMEOUT_S: Final = 10  # how long a writer waits for its turn
+OTHERS_TIMEOUT_MS: Final = 500  # how long a unit waits for rows of who takes no turns
 IDLE_TIMEOUT_S: Final = 5  # a process that is stopped in its turn loses it after that
 LOCK: Final = 0x44_42_54_31  # of migrations: "DBT1", and the name of the schema
 
@@ -87,6 +88,9 @@ SIGN: Final = f"""
     values ('main', :writer, :number, {WALL})
         on conflict (tenant, id) do update set number = excluded.number, at_ms = excluded.at_ms
 """  # noqa: S608 - nothing in it comes from outside
+# In a turn, others' rows are waited for only briefly: a transaction of the user's, which takes no
+# turns, may have added the same operation or object, and be open for long.
+BRIEFLY: Final = f"set local lock_timeout = '{OTHERS_TIMEOUT_MS}ms'"
 SAVEPOINT: Final = "savepoint unit"
 BEGIN_READING: Final = "begin isolation level repeatable read read only"
 LOOK: Final = f"""
@@ -95,7 +99,7 @@ LOOK: Final = f"""
       from meta, clock
      where tenant = 'main'
 """  # noqa: S608 - nothing in it comes from outside
-WRITING: Final = (BEGIN, TURN, TICK, SIGN, SAVEPOINT, OUTGROWN)
+WRITING: Final = (BEGIN, TURN, TICK, SIGN, BRIEFLY, SAVEPOINT, OUTGROWN)
 READING: Final = (BEGIN_READING, LOOK, OUTGROWN)
 # Asked once the turn of the lost connection is over: then it has committed, or never will. An id of
 # a transaction would not do: another primary may have given the same one to somebody else.
@@ -105,38 +109,6 @@ COMMITTED: Final = """
 FORGET: Final = f"""
     delete from writer where tenant = 'main' and at_ms < {WALL} - :kept_ms
 """  # noqa: S608 - nothing in it comes from outside
-
-# --- changes of the schema -----------------------------------------------------------------------
-
-# Nobody may wait for these two in the server: `create index concurrently` would wait for them.
-MIGRATING: Final = f"select pg_try_advisory_xact_lock({LOCK}, hashtext(:schema))::int"
-MIGRATING_ALONG: Final = f"select pg_try_advisory_lock({LOCK}, hashtext(:schema))::int"
-MIGRATED: Final = f"select pg_advisory_unlock({LOCK}, hashtext(:schema))"
-JOIN: Final = f"""
-    select pg_advisory_lock_shared(cast({LOCK} + cast(:number as int) as int), hashtext(:schema))
-"""
-SHUT_OUT: Final = f"""
-    select coalesce(bool_and(pg_try_advisory_xact_lock({LOCK} + older, hashtext(:schema)))::int, 1)
-      from generate_series(1, cast(:number as int) - 1) as older
-"""  # noqa: S608 - nothing in it comes from outside
-OLDER: Final = f"""
-    select format('pid %s from %s, up to %s', held.pid, coalesce(host(client_addr), 'its own host'),
-                  lpad((classid::bigint - {LOCK})::text, 4, '0'))
-      from pg_locks as held
-      join pg_stat_activity as session on session.pid = held.pid
-     where locktype = 'advisory' and granted and held.pid <> pg_backend_pid()
-       and database = (select oid from pg_database where datname = current_database())
-       and classid::bigint between {LOCK} + 1 and {LOCK} + cast(:number as bigint) - 1
-       and objid::bigint = hashtext(:schema)::bigint & 4294967295
-     order by held.pid
-"""  # noqa: S608 - nothing in it comes from outside
-HAS_SCHEMA: Final = "select (to_regnamespace(:schema) is not null)::int"
-IS_VALID: Final = """
-    select indisvalid::int
-      from pg_index
-      join pg_class on pg_class.oid = indexrelid
-     where relnamespace = to_regnamespace(:schema) and relname = :name
-"""
 
 # --- what workers share --------------------------------------------------------------------------
 
@@ -182,6 +154,38 @@ def channel(schema: str) -> str:
     """Return the channel of the ledger in a schema; those of two with long names may be one."""
     return f"doubtless {schema}"[:CHANNEL_MAX]
 
+
+# --- changes of the schema -----------------------------------------------------------------------
+
+# Nobody may wait for these two in the server: `create index concurrently` would wait for them.
+MIGRATING: Final = f"select pg_try_advisory_xact_lock({LOCK}, hashtext(:schema))::int"
+MIGRATING_ALONG: Final = f"select pg_try_advisory_lock({LOCK}, hashtext(:schema))::int"
+MIGRATED: Final = f"select pg_advisory_unlock({LOCK}, hashtext(:schema))"
+JOIN: Final = f"""
+    select pg_advisory_lock_shared(cast({LOCK} + cast(:number as int) as int), hashtext(:schema))
+"""
+SHUT_OUT: Final = f"""
+    select coalesce(bool_and(pg_try_advisory_xact_lock({LOCK} + older, hashtext(:schema)))::int, 1)
+      from generate_series(1, cast(:number as int) - 1) as older
+"""  # noqa: S608 - nothing in it comes from outside
+OLDER: Final = f"""
+    select format('pid %s from %s, up to %s', held.pid, coalesce(host(client_addr), 'its own host'),
+                  lpad((classid::bigint - {LOCK})::text, 4, '0'))
+      from pg_locks as held
+      join pg_stat_activity as session on session.pid = held.pid
+     where locktype = 'advisory' and granted and held.pid <> pg_backend_pid()
+       and database = (select oid from pg_database where datname = current_database())
+       and classid::bigint between {LOCK} + 1 and {LOCK} + cast(:number as bigint) - 1
+       and objid::bigint = hashtext(:schema)::bigint & 4294967295
+     order by held.pid
+"""  # noqa: S608 - nothing in it comes from outside
+HAS_SCHEMA: Final = "select (to_regnamespace(:schema) is not null)::int"
+IS_VALID: Final = """
+    select indisvalid::int
+      from pg_index
+      join pg_class on pg_class.oid = indexrelid
+     where relnamespace = to_regnamespace(:schema) and relname = :name
+"""
 
 # --- sessions ------------------------------------------------------------------------------------
 

@@ -160,6 +160,12 @@ class Ledger:
             tx.announce(self._voice)
 
     @property
+    def on_server(self) -> tuple[str, str] | None:
+        """The schema that it stands in, and how its address is shown; None if it is a file."""
+        place = self._place
+        return None if isinstance(place, sqlite.Place) else (place.schema, place.shown)
+
+    @property
     def stats(self) -> Stats:
         """Batches and units committed so far."""
         return self._group.stats
@@ -264,7 +270,7 @@ class Ledger:
         finally:
             self._put_back(session)
 
-    def connect(self) -> sqlite.Connection:
+    def connect(self) -> migrate.Connection:
         """Open a connection of its own, as durable as the others; whoever asks closes it.
 
         Raises:
@@ -273,11 +279,6 @@ class Ledger:
         """
         if self._closed:
             raise LedgerUnavailable("the ledger is closed")
-        if not isinstance(self._place, sqlite.Place):
-            raise LedgerError(
-                "app.transaction() on a PostgreSQL ledger is not in this release: prepare the"
-                " operation after your own commit, under an operation_id that you keep"
-            )
         if self._place.in_memory or self._inline:
             raise LedgerError("a ledger in memory has one connection alone: use sqlite:///path.db")
         connection = self._place.connect()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from doubtless.core.model import Json
-from doubtless.errors import LedgerUnavailable
+from doubtless.errors import LedgerError, LedgerUnavailable
 from doubtless.ledger import news
 from doubtless.ledger import postgres_text as text
 from doubtless.ledger.codec import Row, Value, text_of
@@ -26,6 +26,10 @@ class ConnectionLost(LedgerUnavailable):
 
 class LedgerConflict(LedgerUnavailable):
     """A deadlock or the like: the server took the transaction back, and it can be run again."""
+
+
+class AlreadyThere(LedgerError):
+    """A row that may be there once is there: whoever reads again, sees it."""
 
 
 class CommitUnknown(LedgerUnavailable):
@@ -104,6 +108,10 @@ class Transaction:
     """
 
     __slots__ = ("_execute", "_gathered", "_session", "break_ms", "now_ms", "told", "wall_ms")
+
+    has_turn = True
+    """Whether nobody else writes before this is committed. A unit without it changes no row that
+    others may want, and only adds its own."""
 
     def __init__(self, session: Session, *, now_ms: int, wall_ms: int, break_ms: int = 0) -> None:
         self._session: Final = session
