@@ -24,7 +24,7 @@ INSTALL_PROJECT := $(BIN)/python -m pip install --quiet --no-index --no-build-is
 COMPILE := $(UV_PIP) compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate
 
-.PHONY: help demo test check coverage bench simulate explore load flood campaign failover lock clean
+.PHONY: help demo test check coverage bench simulate explore load flood campaign failover throughput lock clean
 
 help: ## Show this list.
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -69,6 +69,9 @@ campaign: .venv/.dev ## Kill and stop workers and services on one PostgreSQL for
 
 failover: .venv/.dev ## Kill a PostgreSQL primary under load 50 times, promote its standby, and count.
 	@$(BIN)/python -m doubtless.testing.failover --evidence docs/evidence.md $(ARGS)
+
+throughput: .venv/.dev ## Measure 1, 2 and 4 workers on one PostgreSQL, with us and with DBOS.
+	@$(BIN)/python -m doubtless.testing.throughput --evidence docs/evidence.md $(ARGS)
 
 lock: .venv/.dev ## Refresh requirements/*.txt (ARGS=--upgrade moves the pins).
 	@$(COMPILE) $(ARGS) --group dev pyproject.toml --output-file requirements/dev.txt
