@@ -154,6 +154,10 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "DECIDE-8": "Late evidence settles what ran out of time, and reopens what it contradicts.",
     "DECIDE-9": "The timeline names who did each step, and what it was made from.",
     # The engine around a call: who carries it out, and what happens when that ends.
+    "DOCTOR-1": "`doctor` tells of a file, library or disk that could lose what is acknowledged.",
+    "DOCTOR-2": "`doctor` tells of settings and standbys of a server that could lose it.",
+    "DOCTOR-3": "`doctor` works where nothing opens, and shows no secret.",
+    "DOCTOR-4": "`doctor` exits with 1 where there is an error; a warning leaves it at 0.",
     "ENGINE-4": "An operation is left to a process that has its function, or to its deadline.",
     "ENGINE-6": "An attempt that its ending application cuts off is recorded as it is known.",
     "ENGINE-7": "An application closes in order, however the code inside it ends.",
@@ -391,5 +395,8 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "PG-14": "A COMMIT whose wait for a standby is cancelled is no acknowledgement, and never lost.",
     "PG-15": "Processes on one server, killed, stopped and cut off at random, double or lose nothing.",
     "PG-16": "Primaries die under load one after the other: none acknowledged lost, none doubled.",
+    "PG-20": "Workers of several processes share what is due; each takes another part of it.",
+    "PG-21": "News of a commit wakes workers, waiters and subscribers of other processes.",
+    "PG-22": "Nothing depends on news: what they missed is found by looking.",
     "PG-8": "A commit whose end was not told is settled before anybody is answered.",
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from doubtless.cli_approve import approve, deny
+from doubtless.cli_doctor import doctor
 from doubtless.cli_events import events
 from doubtless.cli_migrate import migrate
 from doubtless.cli_serve import serve, worker
@@ -331,7 +332,7 @@ def demo(*, as_json: bool) -> int:
     return run(as_json=as_json)
 
 
-for command in (approve, deny, events, migrate, serve, worker, token):
+for command in (approve, deny, doctor, events, migrate, serve, worker, token):
     cli.add_command(command)
 
 

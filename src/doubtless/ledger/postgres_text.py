@@ -223,3 +223,25 @@ CONTENT: Final = """
               from pg_class
              where relnamespace = to_regnamespace(:schema))
 """
+
+# --- what a check-up looks at --------------------------------------------------------------------
+
+SETTINGS_SEEN: Final = """
+    select name, current_setting(name)
+      from pg_settings
+     where name in ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names',
+                    'statement_timeout', 'transaction_timeout')
+"""
+SERVER_SEEN: Final = f"""
+    select current_setting('server_encoding'), pg_is_in_recovery()::int,
+           (select count(*) from pg_stat_replication),
+           (select count(*) from pg_stat_replication where sync_state in ('sync', 'quorum')),
+           least(current_setting('max_connections')::int
+                 - current_setting('superuser_reserved_connections')::int,
+                 (select nullif(rolconnlimit, -1) from pg_roles where rolname = current_user),
+                 (select nullif(datconnlimit, -1)
+                    from pg_database
+                   where datname = current_database())),
+           (select count(*) from pg_stat_activity where backend_type = 'client backend'),
+           {WALL}, current_setting('server_version_num')::int
+"""  # noqa: S608 - nothing in it comes from outside
