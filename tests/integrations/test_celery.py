@@ -8,6 +8,7 @@ import httpx2
 import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
+from tests.integrations import examples
 from tests.integrations.celery_child import declared
 from tests.integrations.children import eventually
 from tests.integrations.conftest import LONG
@@ -199,3 +200,17 @@ async def test_a_task_serves_an_asynchronous_application_from_its_threads(worker
         at.update(tasks=Tasks(app))
         told = await asyncio.to_thread(lambda: result(refund.delay()))
     assert told["amount"] == OURS
+
+
+@pytest.mark.proves("ENGINES-1")
+def test_the_example_runs_as_it_is_written(shop, monkeypatch):
+    monkeypatch.chdir(shop.folder)
+    names = examples.of("Celery", amqp="memory://")
+    names["queue"].conf.update(
+        broker_transport_options={"polling_interval": 0.02}, result_backend="cache+memory://"
+    )
+    options = {"pool": "solo", "perform_ping_check": False, "loglevel": "CRITICAL"}
+    with start_worker(names["queue"], **options):
+        assert result(names["refund"].delay("ch_1", OURS))["amount"] == OURS
+    names["close_app"]()
+    assert shop.effects(OURS) == 1

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 from dbos import DBOS, DBOSClient, DBOSConfig
+from tests.integrations import examples
 from tests.integrations.children import eventually
 from tests.integrations.conftest import LONG
 from tests.scenarios.contracts import Changes
@@ -341,4 +342,15 @@ def test_an_application_that_is_closed_leaves_the_workflow_pending(engine, shop,
         again = DBOS.resume_workflow(handle.workflow_id)
         result(again)
         assert status_of(again) == "SUCCESS"
+    assert shop.effects(OURS) == 1
+
+
+@pytest.mark.proves("ENGINES-1")
+def test_the_example_runs_as_it_is_written(engine, shop, monkeypatch):
+    monkeypatch.chdir(shop.folder)
+    shop.provider.configure(LOST)
+    names = examples.of("DBOS")
+    with names["app"]:
+        told = result(DBOS.start_workflow(names["cancel_order"], "ch_1", OURS))
+    assert told["amount"] == OURS
     assert shop.effects(OURS) == 1

@@ -11,6 +11,7 @@ import httpx2
 import psycopg
 import pytest
 from procrastinate import App, JobContext, PsycopgConnector
+from tests.integrations import examples
 from tests.integrations.children import eventually
 from tests.integrations.conftest import LONG, Shop
 from tests.scenarios.contracts import Changes
@@ -214,3 +215,15 @@ async def test_what_provably_did_nothing_is_retried_and_a_refusal_is_not(shop, q
         assert shop.effects(OURS) == 1
         with pytest.raises(SettingsError, match="a word"):
             Jobs(app, database="")
+
+
+@pytest.mark.proves("ENGINES-1")
+async def test_the_example_runs_as_it_is_written(shop, database, monkeypatch):
+    monkeypatch.chdir(shop.folder)
+    names = examples.of("procrastinate", postgresql=database)
+    with names["app"]:
+        async with names["queue"].open_async():
+            job = await names["refund"].defer_async(charge="ch_1", amount=OURS)
+            await names["queue"].run_worker_async(wait=False, install_signal_handlers=False)
+    assert row(database, job) == ("succeeded", 1)
+    assert shop.effects(OURS) == 1

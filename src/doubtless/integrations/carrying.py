@@ -81,7 +81,7 @@ class Place:
 
     def _word(self, text: str) -> str:
         """Return the text itself if it can travel in a header, else a digest of it."""
-        if len(text) <= NAME_MAX and all("!" <= each <= "~" for each in text):
+        if 0 < len(text) <= NAME_MAX and all("!" <= each <= "~" for each in text):
             return text
         return f"{self.engine}:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -239,12 +239,16 @@ class Carrier:
         except OperationNotFound:
             return None
 
+    def begin(self, asked: Effect, *, go_on: Callable[[], None]) -> Outcome:
+        """Make the call until the ledger or the service can be reached; return what is known."""
+        return _patiently(lambda: self.call(asked), go_on)
+
     def carry(self, asked: Effect, *, go_on: Callable[[], None]) -> Outcome:
         """Make the call and wait for its end, however long that takes; return how it ended.
 
         `go_on` is called now and then: what it raises ends the waiting, and nothing else.
         """
-        found = _patiently(lambda: self.call(asked), go_on)
+        found = self.begin(asked, go_on=go_on)
         name = found.operation_id
         while is_open(found):
             go_on()
@@ -292,9 +296,13 @@ class Carrier:
         except OperationNotFound:
             return None
 
+    async def begin_async(self, asked: Effect, *, go_on: Callable[[], Awaitable[None]]) -> Outcome:
+        """Do as `begin` does."""
+        return await _patiently_async(lambda: self.call_async(asked), go_on)
+
     async def carry_async(self, asked: Effect, *, go_on: Callable[[], Awaitable[None]]) -> Outcome:
         """Do as `carry` does. No thread is held meanwhile."""
-        found = await _patiently_async(lambda: self.call_async(asked), go_on)
+        found = await self.begin_async(asked, go_on=go_on)
         while is_open(found):
             found = await self.end_async(found.operation_id, go_on=go_on)
         return found
