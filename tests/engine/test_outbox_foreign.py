@@ -146,6 +146,9 @@ async def test_a_role_needs_the_right_to_write_the_ledger_and_no_more(shop, addr
             with pytest.raises(ForeignConnection, match=f'grant usage on schema "{schema}"'):
                 await sells(shop, hand, 1)
             admin.execute(f"grant usage on schema {schema} to {role}")
+            admin.execute(f"grant select on all tables in schema {schema} to {role}")
+            with pytest.raises(ForeignConnection, match="grant select, insert, update"):
+                await sells(shop, hand, 2)
             admin.execute(
                 f"grant select, insert, update on all tables in schema {schema} to {role}"
             )
@@ -302,8 +305,15 @@ async def test_what_happened_until_its_commit_is_heeded_by_who_looks_first(shop,
 
 
 @pytest.mark.proves("OUTBOX-12")
-@pytest.mark.parametrize("kind", ["psycopg", "asyncpg", "psycopg, blocking"])
-@pytest.mark.parametrize("how", ["scope", "task"])
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("scope", "psycopg"),
+        ("scope", "psycopg, blocking"),
+        ("task", "psycopg"),
+        ("task", "asyncpg"),
+    ],
+)
 async def test_one_that_is_cancelled_leaves_nothing_of_ours_and_the_rest_stands(
     shop, address, kind, how
 ):

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 from tests.ledger.servers import POLL_S, WAITING, begin, in_background, wait_until
 
-from doubtless.errors import LedgerUnavailable
+from doubtless import Call, Doubtless
+from doubtless.errors import ForeignConnection, LedgerUnavailable
 from doubtless.ledger import operations
 from doubtless.ledger.group import IN_DOUBT, NOTHING
 from doubtless.ledger.store import Ledger, open_ledger
@@ -34,10 +35,21 @@ def pair() -> Iterator[tuple[Server, Server]]:
         yield primary, standby
 
 
-@pytest.mark.proves("PG-2")
-def test_standbys_that_no_commit_waits_for_are_warned_of(pair, caplog):
+@pytest.mark.proves("PG-2", "OUTBOX-10")
+def test_standbys_share_no_transaction_and_if_no_commit_waits_for_them_are_warned_of(pair, caplog):
     open_ledger(address_of(*pair)).close()
     assert caplog.text == ""
+    with Doubtless.sync(address_of(*pair), worker=False) as app:
+
+        @app.tool(effect="write")
+        def ship(call: Call) -> None:
+            """Ship it."""
+
+        with (
+            psycopg.connect(pair[1].address()) as connection,
+            pytest.raises(ForeignConnection, match="to a standby, which takes no writes"),
+        ):
+            app.prepare("ship", {}, connection=connection)
     pair[0].set("synchronous_standby_names", "")
     open_ledger(address_of(*pair)).close()
     assert "commits don't wait for any of them" in caplog.text

@@ -168,8 +168,13 @@ def within(driver: Driver, home: Home, unit: Callable[[Transaction], T]) -> T:
         try:
             return _once(session, home, unit)
         except (AlreadyThere, LedgerConflict) as error:
-            if not left or _is_doomed(error.__cause__):
+            if not left or _state_of(error) in SERIALIZATION:
                 raise LedgerConflict(f"{error}: {AGAIN}") from error
+        except LedgerError as error:
+            if _state_of(error) == DENIED:
+                told = GRANT.format(schema=home.schema, told=error.__cause__)
+                raise ForeignConnection(told) from error
+            raise
     raise AssertionError("unreachable")
 
 
@@ -206,8 +211,7 @@ def _check_open(session: ForeignSession) -> None:
         session.execute(OPEN, {"probe": probe})
         found = session.execute(IS_OPEN, {})
     except LedgerError as error:
-        cause = error.__cause__
-        if isinstance(cause, DriverFailed) and cause.state == IN_FAILED_TRANSACTION:
+        if _state_of(error) == IN_FAILED_TRANSACTION:
             raise ForeignConnection(FAILED) from error
         raise
     if found != [(probe,)]:
@@ -242,13 +246,7 @@ def _check_state(session: ForeignSession, home: Home) -> None:
 
 
 def _check_ledger(session: ForeignSession, home: Home) -> None:
-    try:
-        found = session.execute(LEDGER.replace("{schema}", home.schema), {})
-    except LedgerError as error:
-        cause = error.__cause__
-        if isinstance(cause, DriverFailed) and cause.state == "42501":
-            raise ForeignConnection(GRANT.format(schema=home.schema, told=cause)) from error
-        raise
+    found = session.execute(LEDGER.replace("{schema}", home.schema), {})
     if found != [(home.ledger_id,)]:
         raise ForeignConnection(
             f"the schema {home.schema!r} holds another ledger by now than the one that is open:"
@@ -256,6 +254,7 @@ def _check_ledger(session: ForeignSession, home: Home) -> None:
         )
 
 
+DENIED: Final = "42501"
 GRANT: Final = (
     "{told}: your connection's role may not write the ledger. As its owner: grant usage on schema"
     ' "{schema}" to …; grant select, insert, update on all tables in schema "{schema}" to …'
@@ -266,6 +265,7 @@ def _meaning(error: DriverFailed, sql: str) -> LedgerError | ValueError:
     return meaning(error.state, str(error), sql)
 
 
-def _is_doomed(cause: BaseException | None) -> bool:
-    """Whether the same would happen again in this transaction: a deadlock, an old snapshot."""
-    return isinstance(cause, DriverFailed) and cause.state in SERIALIZATION
+def _state_of(error: LedgerError) -> str:
+    """Return the SQLSTATE behind an error: a deadlock's, say, or an old snapshot's."""
+    cause = error.__cause__
+    return cause.state if isinstance(cause, DriverFailed) else ""

@@ -20,10 +20,16 @@ from doubtless.errors import (
 )
 from doubtless.ledger import sqlite
 from doubtless.ledger.codec import Value
-from doubtless.ledger.group import TOUCH
+from doubtless.ledger.group import RERUNS_MAX, TOUCH
 from doubtless.ledger.migrate import Connection
 from doubtless.ledger.outbox_sqlite import SqliteDesk
-from doubtless.ledger.transaction import Session, Times, Transaction
+from doubtless.ledger.transaction import (
+    AlreadyThere,
+    LedgerConflict,
+    Session,
+    Times,
+    Transaction,
+)
 
 T = TypeVar("T")
 
@@ -209,8 +215,17 @@ class UserTransaction:
             return list(self._desk.rows(sql, params))
 
     def unit(self, work: Callable[[Transaction], T]) -> T:
-        """Run a unit of ours. If it raises, it is taken back alone."""
+        """Run a unit of ours. If it raises, it is taken back alone.
+
+        Where a transaction that takes no turns came between two statements, it is run again.
+        """
         with self._use() as tx, self._desk.ours():
+            for _ in range(RERUNS_MAX):
+                try:
+                    return self._one(tx, work)
+                except (AlreadyThere, LedgerConflict):
+                    if self._session.broken is not None:
+                        raise  # a deadlock: the whole transaction is lost
             return self._one(tx, work)
 
     def _one(self, tx: Transaction, work: Callable[[Transaction], T]) -> T:
