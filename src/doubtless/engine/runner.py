@@ -5,6 +5,7 @@ of its own, so that whoever asked for it may give up or be cancelled: it runs on
 and is recorded. What comes after that is recorded as late evidence.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -74,9 +75,18 @@ class Runner:
         self._tasks, self._changed = tasks, changed
         self._open_attempts = 0  # those that only wait for a late answer left out
         self._idle = anyio.Event()
+        self._starting: set[asyncio.Task[None]] = set()
 
     def start(self, begun: Begun) -> None:
-        """Carry an attempt out in a task of its own."""
+        """Carry an attempt out in a task of its own.
+
+        It may be called outside of any task, where anyio starts none if sniffio is installed.
+        """
+        starting = asyncio.get_running_loop().create_task(self._start(begun))
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+
+    async def _start(self, begun: Begun) -> None:
         self._tasks.start_soon(self.carry_out, begun)
 
     async def carry_out(self, begun: Begun) -> None:
@@ -102,6 +112,7 @@ class Runner:
 
     async def idle(self) -> None:
         """Wait until no attempt is open."""
+        await asyncio.gather(*self._starting)
         while self._open_attempts:
             self._idle = anyio.Event()
             await self._idle.wait()
