@@ -73,6 +73,13 @@ async def all_listen(postgres, url: str, count: int) -> None:
     await comes_true(lambda: len(listeners(postgres, url)) == count)
 
 
+async def all_settled(app: Doubtless) -> None:
+    left: object = -1
+    while left:
+        await anyio.sleep(sharing.PAUSE_S)
+        ((left,),) = app.ledger.read(lambda tx: tx.tuples(UNSETTLED))
+
+
 # --- sharing -------------------------------------------------------------------------------------
 
 
@@ -113,8 +120,7 @@ async def test_processes_share_what_is_due_and_each_operation_has_one_effect(
                 assert child.stdout.readline() == "ready\n"
             names = await prepare(app, count)
             with anyio.fail_after(90):
-                while app.ledger.read(lambda tx: tx.tuples(UNSETTLED)) != [(0,)]:
-                    await anyio.sleep(sharing.PAUSE_S)
+                await all_settled(app)
             (ended,) = app.ledger.read(lambda tx: tx.tuples(ENDED))
             assert ended == ("succeeded", count)
     whose = [line.split() for line in sharing.lines(effects)]
