@@ -200,7 +200,7 @@ def resolve(
 
 @cli.group()
 def operations() -> None:
-    """Find and read operations. Nothing is asked of a provider, and nothing is changed."""
+    """Find, read and stop operations. Reading asks no provider, and changes nothing."""
 
 
 @operations.command("list")
@@ -256,6 +256,28 @@ def show_operation(settings: Settings, *, operation_id: str, brief: bool, as_jso
         write_timeline(shown)
     else:
         write_operation(shown, settings)
+    return 0
+
+
+@operations.command("stop")
+@click.argument("operation_id", metavar="ID")
+@click.option("--note", required=True, help="Why.")
+@as_json
+@with_settings("ledger", "operator", "app")
+def stop_operation(settings: Settings, *, operation_id: str, note: str, as_json: bool) -> int:
+    """End the processes that run for the operation ID, on the host where they run.
+
+    They are asked to end, then killed, and it is made sure that none is left. That says nothing
+    about the effect: what was done until then is done.
+    """
+    from doubtless.cli_act import end_processes
+
+    outcome = end_processes(settings, operation_id, note=note)
+    if as_json:
+        _print_json(outcome.to_json())
+    else:
+        click.echo(f"{outcome.operation_id}: {outcome.state}. {outcome.message}")
+        click.echo("What was signalled, and whether any is left: doubtless operations show ID")
     return 0
 
 

@@ -96,6 +96,18 @@ def decide(
     return within(opened(settings, worker=bool(wait_ms), tools=acts), act)
 
 
+def end_processes(settings: Settings, operation_id: str, *, note: str) -> Outcome:
+    """End the processes that run for an operation, here on their host."""
+    operator = operator_of(settings)
+    if settings.app is None:
+        be_there(settings.ledger)
+
+    async def act(app: Doubtless) -> Outcome:
+        return await app.stop(operation_id, operator=operator, note=note)
+
+    return within(opened(settings, worker=False, tools=False), act)
+
+
 def operator_of(settings: Settings) -> str:
     """Return who decides: the name that was given, or that of the system's user.
 

@@ -32,6 +32,8 @@ class Maker(NamedTuple):
 
 MAKERS: Mapping[Kind, Maker] = MappingProxyType(
     {
+        Kind.FILE: Maker("doubtless.transports.files", "FilesTransport"),
+        Kind.SHELL: Maker("doubtless.transports.shell", "ShellTransport"),
         Kind.GIT_PUSH: Maker("doubtless.transports.git", "GitTransport"),
     }
 )
@@ -109,7 +111,8 @@ class Errands:
         """
 
         def unit(tx: Transaction) -> Errand:
-            operation = self._book.load(tx, operation_id)[0].operation
+            record = self._book.load(tx, operation_id)[0]
+            operation = record.operation
             action = self._book.request(tx, operation_id)
             arguments = self._book.arguments(tx, operation_id)
             if not isinstance(action, Action) or arguments is None:
@@ -124,6 +127,7 @@ class Errands:
                 attempt=attempt,
                 baseline=None if stored is None else json.loads(stored),
                 duplicate_of=operation.duplicate_of,
+                correlation_id=record.attempts[attempt - 1].correlation_id,
                 keep=self._keep(operation_id, attempt),
             )
 

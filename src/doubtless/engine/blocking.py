@@ -106,6 +106,7 @@ class Hands(Waits):
     outcome = blocking(Calls.outcome)
     resolve = blocking(People.resolve)
     cancel = blocking(People.cancel)
+    stop = blocking(People.stop)
     approve = blocking(Approving.approve)
     deny = blocking(Approving.deny)
     grant = blocking(Approving.grant)

@@ -16,6 +16,7 @@ from doubtless.engine.drafting import Ask
 from doubtless.engine.intake import Met
 from doubtless.engine.reconciler import Reconciler
 from doubtless.engine.runner import Runner
+from doubtless.engine.stopping import Stopper
 from doubtless.engine.waiting import Known, Waiting
 from doubtless.errors import BadOperationId, OperationNotFound
 from doubtless.ledger import requests
@@ -54,6 +55,7 @@ class OpenApp:
             tasks=tasks,
             changed=self.changed,
         )
+        self.stopper = Stopper(ledger, book, actions)
         reconciler = Reconciler(
             ledger=ledger,
             book=book,

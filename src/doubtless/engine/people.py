@@ -66,6 +66,27 @@ class People(Surface):
             known = await opened.waiting.until(decided.operation_id, has_news, timeout_s=seconds)
         return opened.outcome(known)
 
+    async def stop(self, operation_id: str, *, operator: str, note: str) -> Outcome:
+        """End the processes that run for an operation, and make sure that they have ended.
+
+        It says nothing about the effect, and settles nothing: what was done until then is done. To
+        be asked on the host where they run.
+
+        Args:
+            operation_id: Which operation.
+            operator: Who ends them.
+            note: Why.
+
+        Raises:
+            DecisionRefused: There is nothing to end, or not from here; it says why.
+            OperationNotFound: There is no such operation.
+        """
+        stay_out("app.stop")
+        opened = self._opened
+        record = await opened.stopper.stop(operation_id, operator=operator, note=note)
+        opened.changed(record)
+        return opened.outcome(Known(opened.load(operation_id)))
+
     async def cancel(self, operation_id: str) -> Outcome:
         """Withdraw an operation of which nothing was sent.
 

@@ -112,6 +112,14 @@ def could_not_ask(why: str) -> Sighting:
     return Sighting(shows=Shows.COULD_NOT_ASK, detail=why)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """What came of ending an operation's processes. It says nothing about its effect."""
+
+    signalled: tuple[int, ...]  # process ids
+    left: tuple[int, ...]  # those that are still there all the same
+
+
 Keep: TypeAlias = Callable[[str, bytes], Awaitable[None]]
 """Store an exhibit of the running attempt, by name; durable when it returns."""
 
@@ -128,6 +136,7 @@ class Errand:
     attempt: int  # from 1; in a look, the number of attempts so far
     baseline: Json = None  # what `survey` returned, stored before the first attempt acted
     duplicate_of: str | None = None  # set where an operator knowingly does it once more
+    correlation_id: str = ""  # of the attempt: both sides' logs then share it
     keep: Keep
 
 

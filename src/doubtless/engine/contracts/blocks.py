@@ -5,10 +5,14 @@ from types import MappingProxyType
 
 from doubtless.core.contract import Kind
 from doubtless.engine.contracts.block import BlockTable
+from doubtless.engine.contracts.block_file import FileTable
 from doubtless.engine.contracts.block_git import GitPushTable
+from doubtless.engine.contracts.block_shell import ShellTable
 
 BLOCKS: Mapping[Kind, type[BlockTable]] = MappingProxyType(
     {
+        Kind.FILE: FileTable,
+        Kind.SHELL: ShellTable,
         Kind.GIT_PUSH: GitPushTable,
     }
 )

@@ -8,7 +8,9 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, JsonValue
 
 from doubtless.engine.contracts.block import BlockTable
+from doubtless.engine.contracts.block_file import FileTable
 from doubtless.engine.contracts.block_git import GitPushTable
+from doubtless.engine.contracts.block_shell import ShellTable
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import (
     Credential,
@@ -30,7 +32,7 @@ from doubtless.engine.contracts.values import (
     wrong,
 )
 
-UNAVAILABLE: Final = ("file", "shell", "ssh", "mail", "browser", "mcp")
+UNAVAILABLE: Final = ("ssh", "mail", "browser", "mcp")
 """Transports that the file format knows and this release does not carry."""
 
 NO_CORRELATION: Final = "-"
@@ -246,8 +248,8 @@ class ToolTable(Table):
     retry: RetryTable = Field(default_factory=RetryTable)
     condition: ConditionTable | None = None
     read: ReadTable | None = None
-    file: JsonValue = None
-    shell: JsonValue = None
+    file: FileTable | None = None
+    shell: ShellTable | None = None
     ssh: JsonValue = None
     git_push: GitPushTable | None = None
     mail: JsonValue = None

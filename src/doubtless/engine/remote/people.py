@@ -86,6 +86,11 @@ class RemotePeople(Remote):
             path, body, repeatable=False, operation_id=operation_id, **known
         )
 
+    async def stop(self, operation_id: str, *, operator: str, note: str) -> Outcome:
+        """Refuse: processes are ended on the host where they run."""
+        why = "processes are ended on the host where they run: doubtless operations stop"
+        raise DecisionRefused(operation_id, why)
+
     async def cancel(self, operation_id: str) -> Outcome:
         """Do as `People.cancel` says."""
         path = f"/v1/operations/{part(operation_id)}/cancel"
