@@ -6,8 +6,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from celery import Celery
+from celery import Celery, Signature
 from celery.contrib.testing.worker import start_worker
+from celery.exceptions import OperationalError, Reject
 from tests.integrations import examples
 from tests.integrations.celery_child import declared
 from tests.integrations.children import eventually
@@ -128,6 +129,22 @@ def test_an_unknown_gives_the_worker_back_and_counts_as_no_retry(app, shop):
     assert shop.effects(PLAIN) == 2
 
 
+@pytest.mark.proves("CELERY-2")
+def test_a_message_that_can_t_be_sent_again_is_given_back_to_the_broker(app, shop, monkeypatch):
+    def away(*arguments: Any, **options: Any) -> Any:
+        raise OperationalError("away")
+
+    monkeypatch.setattr(Signature, "apply_async", away)
+    shop.provider.configure(LOST)
+    refund.push_request(id="t-9", called_directly=False, args=(), kwargs={})
+    try:
+        with pytest.raises(Reject) as kept:
+            at["tasks"].call(refund, "refund", REFUND)
+    finally:
+        refund.pop_request()
+    assert kept.value.requeue
+
+
 @pytest.mark.proves("CELERY-3")
 def test_a_task_is_looked_at_until_a_person_decides_and_others_are_worked_off_meanwhile(
     app, shop, opened
@@ -207,7 +224,9 @@ def test_the_example_runs_as_it_is_written(shop, monkeypatch):
     monkeypatch.chdir(shop.folder)
     names = examples.of("Celery", amqp="memory://")
     names["queue"].conf.update(
-        broker_transport_options={"polling_interval": 0.02}, result_backend="cache+memory://"
+        broker_transport_options={"polling_interval": 0.02},
+        result_backend="cache+memory://",
+        task_default_queue="example",  # the other worker here listens to the usual one
     )
     options = {"pool": "solo", "perform_ping_check": False, "loglevel": "CRITICAL"}
     with start_worker(names["queue"], **options):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from celery import Task
-from celery.exceptions import Reject, Retry
+from celery.exceptions import OperationalError, Reject, Retry
 
 from doubtless.core.model import Json
 from doubtless.core.outcome import Outcome
@@ -127,7 +127,7 @@ def _send_later(task: Task, why: str, *, after_s: float) -> NoReturn:
     )
     try:
         again.apply_async()
-    except task.app.connection_for_write().connection_errors as error:
+    except OperationalError as error:
         raise Reject(str(error), requeue=True) from error
     raise Retry(why, when=after_s, sig=again)
 
