@@ -393,6 +393,16 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "CELERY-4": "A task delivered again finds its operation, one sent anew does not.",
     "CELERY-5": "What provably did nothing is Celery's to retry, a refusal is not.",
     "CELERY-6": "Tasks on threads use an application that lives on an event loop.",
+    # Many settled operations, and many tenants.
+    "SCALE-1": "Retention empties what settled operations carried; digest, journal and id stay.",
+    "SCALE-2": "Nothing is emptied or archived that may be needed, and nothing without a time.",
+    "SCALE-3": "What is archived reads as before, and comes back whole before it changes.",
+    "SCALE-4": "Journal and evidence leave their tables only for the archive, every row the same.",
+    "SCALE-5": "A month of the archive can be taken away and put back; its ids stay taken.",
+    "SCALE-6": "No statement reads or sorts more, the more operations are settled.",
+    "SCALE-7": "A tenant sees and changes nothing of another's, and shares no key with it.",
+    "SCALE-8": "What the scale measurement loads has the shape of what the engine writes.",
+    "SCALE-9": "A repeat of what was emptied or archived sends nothing, and says what is gone.",
     # The PostgreSQL ledger.
     # Changes of the schema, in two steps.
     "MIGRATE-1": "A release runs on the pre steps of later ones, and before its own post steps.",

@@ -38,7 +38,7 @@ ONLY_POSTGRES = {"writer"}
 FILLED = {
     "{changed}": "state = :state, version = :version",
     "{states}": "'prepared', 'unknown'",
-    "{whose}": "and principal = :principal",
+    "{limit}": "50",
     "{conditions}": "and source = :source",
 }
 
@@ -71,7 +71,7 @@ def statements() -> Iterator[tuple[str, str]]:
             yield module, filled
     for name in listing.CONDITIONS:
         yield "listing", listing._find((name,), ())  # noqa: SLF001
-    for matched in (inbox.MATCHED, inbox.UNMATCHED):
+    for matched in (f"and lower(tenant) = :tenant {inbox.MATCHED}", inbox.UNMATCHED):
         yield "inbox", inbox.LIST.replace("{conditions}", matched)
 
 
@@ -125,8 +125,8 @@ def test_both_databases_have_the_same_tables_columns_and_triggers_after_every_mi
         (operations.GET, "operation_id_tenant_key"),
         (operations.VERSION, "operation_id_tenant_key"),
         (operations.UPDATE.replace("{changed}", "looks = :looks"), "operation_id_tenant_key"),
-        (operations.LATER_TWIN, "operation_object"),
-        (listing.SUCCEEDED_TWIN, "operation_object"),
+        (operations.LATER_TWIN, "operation_by_claim"),
+        (listing.SUCCEEDED_TWIN, "operation_by_claim"),
         (listing.BY_KEY, "operation_key"),
         (listing.BY_REF, "operation_ref"),
         (listing.BY_PROVIDER, "operation_provider"),

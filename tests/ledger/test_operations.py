@@ -405,14 +405,18 @@ def test_a_session_tells_its_open_operations_and_its_newest(memory):
 
     memory.write(fill)
 
-    def session(principal: str | None) -> list[str]:
+    def session(principal: str) -> list[str]:
         found = memory.read(
             lambda tx: listing.session(tx, "main", principal, "session-1", recent_max=2)
         )
         return [operation.id for operation in found]
 
     assert session("agent-1") == ["done-2", "done-1", "old-and-open"]
-    assert session(None) == ["theirs", "done-2", "old-and-open"]
+    assert session("agent-2") == ["theirs"]
+    found = memory.read(lambda tx: listing.session_principals(tx, "main", "session-1"))
+    assert found == {"agent-1", "agent-2"}
+    found = memory.read(lambda tx: listing.session_principals(tx, "main", "session-2"))
+    assert found == {"agent-1"}
     assert memory.read(lambda tx: listing.open_counts(tx, "main")) == {State.PREPARED: 3}
 
 

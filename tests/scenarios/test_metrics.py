@@ -432,6 +432,7 @@ async def test_one_endpoint_tells_of_all_processes_and_forgets_nothing(story):
 @pytest.mark.proves("METRIC-7", "METRIC-2")
 async def test_settlements_go_into_the_counters_once_and_only_new_ones_are_read(story, monkeypatch):
     monkeypatch.setattr(metrics, "FOLD_ROWS", 3)
+    monkeypatch.setattr(metrics, "FOLD_FROM", 3)
     async with story.app() as app:
         for number in range(1, 6):
             await story.call(app, f"r{number}", charge=f"ch_{number}")

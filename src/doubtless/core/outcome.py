@@ -101,6 +101,7 @@ class Extras:
     lookup_request: str | None = None  # "GET /v1/refunds?charge=ch_1", without the host
     read: Mapping[str, Json] | None = None
     business_key: Mapping[str, Json] | None = None
+    note: str = ""  # what is not kept any more, for the message
     overtaken_by: str | None = None  # only where its principal may see it
 
 
@@ -150,7 +151,7 @@ def outcome_of(record: Record, contract: Contract, now: Now, extras: Extras) -> 
         version=operation.version,
         created_at=instant(operation.created_ms),
         updated_at=instant(operation.updated_ms),
-        message=message(record, contract, now, status, done=done),
+        message=message(record, contract, now, status, done=done) + extras.note,
         read=extras.read,
     )
 

@@ -16,7 +16,7 @@ from doubtless.engine.actions import Actions
 from doubtless.engine.actor import Actor
 from doubtless.engine.approving import Approving
 from doubtless.engine.blocking import BlockingDoubtless
-from doubtless.engine.book import Book
+from doubtless.engine.book import TENANT, Book, checked_tenant
 from doubtless.engine.calls import Calls
 from doubtless.engine.contracts import Contracts, ToolKeys, build_contract, load_contracts
 from doubtless.engine.credentials import Credentials
@@ -28,6 +28,7 @@ from doubtless.engine.outbox import Outbox, checked_timeout_s
 from doubtless.engine.people import People
 from doubtless.engine.reads import Reads
 from doubtless.engine.registry import Registry, Tool, code_lookups
+from doubtless.engine.retention import Upkeep, kept
 from doubtless.engine.settlements import Settlements, checked_name, start
 from doubtless.engine.surroundings import Surroundings
 from doubtless.engine.tools import FunctionTool, schema_of
@@ -54,6 +55,9 @@ class Options(TypedDict, total=False):
     surroundings: Surroundings | None
     http: HttpSender | None
     transaction_timeout_s: float
+    tenant: str
+    retention: str | None
+    archive_after: str | None
     token: str | None
 
 
@@ -76,6 +80,11 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         surroundings: Clocks, ids and liveness; the real ones by default.
         http: Sends requests in place of our own transport.
         transaction_timeout_s: How long `transaction()` may be open; nobody else can write then.
+        tenant: Whose part of the ledger: it sees, and can change, nothing of any other's.
+        retention: For how long settled operations keep payloads, replies and results, such as
+            "90d"; then the worker empties them. Without it they are kept.
+        archive_after: After what time the worker moves what was recorded of settled operations
+            into the archive, such as "30d". Without it, never.
         token: With the address of a running service, https://…, in place of a ledger's: then the
             application is that one, and there is nothing else to be said.
     """
@@ -100,11 +109,16 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         surroundings: Surroundings | None = None,
         http: HttpSender | None = None,
         transaction_timeout_s: float = TRANSACTION_S,
+        tenant: str = TENANT,
+        retention: str | None = None,
+        archive_after: str | None = None,
         token: str | None = None,
     ) -> None:
         if token is not None:
             raise SettingsError("token= belongs to the address of a service: https://host:8787")
         self._transaction_timeout_s = checked_timeout_s(transaction_timeout_s)
+        self._keep = kept(retention, archive_after)
+        self._tenant = checked_tenant(tenant)
         self._address = ledger
         self._principal = Principal(name=principal, role=Role.AGENT)
         self._with_worker = worker
@@ -173,7 +187,7 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         await http.self_test()
         stack.push_async_callback(_shielded, http.aclose)
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        book = Book(self.registry, self._surroundings, ledger.id)
+        book = Book(self.registry, self._surroundings, ledger.id, tenant=self._tenant)
         actions = Actions(self._workplace())
         actions.check(tool.contract for tool in self.registry)
         stack.push_async_callback(_shielded, actions.aclose)
@@ -185,6 +199,7 @@ class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settle
         if self._with_worker:
             await reread(opened)
             tasks.start_soon(opened.work)
+            tasks.start_soon(Upkeep(ledger, book, self._keep).run)
         for subscriber in self._subscribers.values():
             start(opened, self._principal, subscriber)
         return opened

@@ -5,8 +5,11 @@ What is done here happens within one transaction and touches nothing outside.
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final
 
 from doubtless.core import progress
 from doubtless.core.approvals import relies_on
@@ -29,7 +32,7 @@ from doubtless.core.settling import Change
 from doubtless.engine import counting, turns
 from doubtless.engine.registry import Registry
 from doubtless.engine.surroundings import Surroundings
-from doubtless.errors import LedgerError, OperationNotFound
+from doubtless.errors import LedgerError, OperationNotFound, SettingsError
 from doubtless.ledger import attempts, bodies, claims, grants, operations
 from doubtless.ledger.store import Transaction
 from doubtless.ledger.transaction import LedgerConflict
@@ -72,14 +75,49 @@ class Decided:
     begun: Begun | None = None
 
 
+TENANT: Final = "main"
+_TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+def checked_tenant(name: str) -> str:
+    """Return a tenant's name.
+
+    Raises:
+        SettingsError: It can't be one.
+    """
+    if not _TENANT.fullmatch(name):
+        raise SettingsError(
+            f"{name[:80]!r} can't be a tenant's name: use up to 63 of a-z 0-9 _ -, beginning with a"
+            " letter or a digit"
+        )
+    return name
+
+
+def namespace(ledger_id: bytes, tenant: str) -> bytes:
+    """Return what a tenant's keys are made from: two tenants may use one operation id.
+
+    Were it the ledger's alone, both would show a provider the same key.
+    """
+    if tenant == TENANT:
+        return ledger_id
+    return sha256(ledger_id + tenant.encode()).digest()[:16]
+
+
 class Book:
     """The units of one process on one ledger, for one tenant."""
 
-    def __init__(self, registry: Registry, surroundings: Surroundings, ledger_id: bytes) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        surroundings: Surroundings,
+        ledger_id: bytes,
+        *,
+        tenant: str = TENANT,
+    ) -> None:
         self.registry = registry
         self.surroundings = surroundings
-        self.ledger_id = ledger_id
-        self.tenant = "main"
+        self.ledger_id = namespace(ledger_id, tenant)
+        self.tenant = tenant
         self.passed_on: set[str] = set()  # operations whose step has made others due
         self.kept: set[str] = set()  # digests of contracts whose snapshot is surely in the ledger
 

@@ -83,8 +83,7 @@ class Browsing(Surface):
         def unit(tx: Transaction) -> SessionRecord | None:
             name = whose
             if name is None:
-                found = listing.session(tx, opened.book.tenant, None, session_id)
-                names = {operation.principal for operation in found}
+                names = listing.session_principals(tx, opened.book.tenant, session_id)
                 if len(names) != 1:
                     return None
                 name = names.pop()

@@ -75,6 +75,9 @@ def resolve(book: Book, tx: Transaction, decision: Decision, again: Ask | None) 
         if not book.registry.can_act(contract):
             why = f"{contract.tool} is not registered in this process: decide where it is"
             raise DecisionRefused(stored.id, why)
+        if book.arguments(tx, stored.id) is None:
+            why = "what it would send is not kept any more: decide what is known of it"
+            raise DecisionRefused(stored.id, why)
         record = approvals.authorise_retry(book, tx, record, contract, principal, decision.note)
         begun = _send_again(book, tx, record, contract, principal)
         return Decided(operation_id=stored.id, begun=begun)

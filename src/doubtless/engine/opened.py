@@ -18,7 +18,7 @@ from doubtless.engine.reconciler import Reconciler
 from doubtless.engine.runner import Runner
 from doubtless.engine.stopping import Stopper
 from doubtless.engine.waiting import Known, Waiting
-from doubtless.errors import BadOperationId, OperationNotFound
+from doubtless.errors import BadOperationId, DecisionRefused, OperationNotFound
 from doubtless.ledger import requests
 from doubtless.ledger.news import News
 from doubtless.ledger.store import Ledger, Transaction
@@ -168,7 +168,8 @@ class OpenApp:
         record = self.load(decision.operation_id)
         arguments = self.ledger.read(lambda tx: self.book.arguments(tx, record.operation.id))
         if arguments is None:
-            raise OperationNotFound(record.operation.id)
+            why = "what it asked for is not kept any more: make the call again in its place"
+            raise DecisionRefused(record.operation.id, why)
         old = record.operation
         return drafting.draft(
             self.book,

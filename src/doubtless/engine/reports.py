@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from doubtless.core.contract import Contract
 from doubtless.core.model import Cause, Json, Now, Record, State
 from doubtless.core.outcome import Extras, Outcome, instant, outcome_of
-from doubtless.engine.book import Book
+from doubtless.engine.book import WORKER, Book
 from doubtless.engine.contracts.blocks import BLOCKS
 from doubtless.engine.reconciler import lookup_request
 from doubtless.engine.templates import TemplateError, TemplateValues
 from doubtless.errors import OperationNotFound
-from doubtless.ledger import bodies, journal, listing, operations
+from doubtless.ledger import archive, bodies, journal, listing, operations, retention
+from doubtless.ledger.archive import Archived
 from doubtless.ledger.store import Transaction
 from doubtless.transports.base import Action
 
@@ -68,9 +69,24 @@ def outcome(
         lookup_request=_request_line(book, tx, record, contract) if open_state else None,
         read=_read(read, now),
         business_key=json.loads(key) if key is not None else None,
+        note=_gone(book, tx, record, result),
         overtaken_by=_overtaken_by(book, tx, record),
     )
     return outcome_of(record, contract, now, extras)
+
+
+def _gone(book: Book, tx: Transaction, record: Record, result: Json) -> str:
+    """Say what is not kept any more of an operation that has ended; an empty text if all is."""
+    operation = record.operation
+    if not operation.state.ends:
+        return ""
+    told = ""
+    misses = operation.state is State.SUCCEEDED and result is None
+    if misses and retention.is_emptied(tx, book.tenant, operation.id, "result"):
+        told = " Its result is not kept any more: only its digest is."
+    if not record.attempts and (found := archive.find(tx, book.tenant, operation.id)):
+        told += f" What was recorded of it is in the archive of {found.month}, which isn't here."
+    return told
 
 
 def _overtaken_by(book: Book, tx: Transaction, record: Record) -> str | None:
@@ -159,6 +175,18 @@ def session(book: Book, tx: Transaction, session_id: str, principal: str) -> Ses
     )
 
 
+def _taken_away(found: Archived) -> dict[str, Json]:
+    """Stand for a timeline that isn't here any more."""
+    return {
+        "at": instant(found.at_ms),
+        "kind": "archived",
+        "principal": WORKER.name,
+        "role": WORKER.role.value,
+        "reason": f"its journal is in the archive of {found.month}, which isn't here",
+        "inputs": {"digest": found.digest},
+    }
+
+
 def timeline(book: Book, tx: Transaction, operation_id: str) -> list[dict[str, Json]]:
     """Return everything that happened to an operation, in order, with what each step was made from.
 
@@ -166,6 +194,8 @@ def timeline(book: Book, tx: Transaction, operation_id: str) -> list[dict[str, J
         OperationNotFound: The ledger never heard of it.
     """
     entries = journal.journal_of(tx, book.tenant, operation_id)
+    if not entries and (found := archive.find(tx, book.tenant, operation_id)):
+        return [_taken_away(found)]
     if not entries:
         raise OperationNotFound(operation_id)
     return [

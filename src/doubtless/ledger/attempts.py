@@ -175,7 +175,10 @@ ADD_EVIDENCE: Final = statement(
     ":number",
     """(select count(*) + 1
                from evidence
-              where tenant = :tenant and operation_id = :operation_id)""",
+              where tenant = :tenant and operation_id = :operation_id)
+            + coalesce((select evidence
+                          from archived
+                         where tenant = :tenant and operation_id = :operation_id), 0)""",
 )
 """Counted, since nothing is ever deleted: the highest number takes SQLite five times as long."""
 

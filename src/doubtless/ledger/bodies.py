@@ -3,6 +3,7 @@
 from hashlib import sha256
 from typing import Final
 
+from doubtless.ledger import archive
 from doubtless.ledger.codec import Value, text_of
 from doubtless.ledger.store import Transaction
 
@@ -58,7 +59,9 @@ def body(
 ) -> bytes | None:
     """Return a stored body; None if there is none, or retention has emptied it."""
     rows = tx.tuples(BODY, tenant=tenant, operation_id=operation_id, kind=kind, number=number)
-    content = rows[0][0] if rows else None
+    if not rows:
+        return archive.body(tx, tenant, operation_id, kind, number)
+    content = rows[0][0]
     return content if isinstance(content, bytes) else None
 
 

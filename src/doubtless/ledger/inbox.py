@@ -338,6 +338,8 @@ def listed(
         limit: How many at most.
     """
     conditions, params = [], dict[str, Value](limit=limit)
+    if source is None and matched is not False:
+        conditions.append("and lower(tenant) = :tenant")  # finds its index: see 0006_listing
     if matched is not None:
         conditions.append(MATCHED if matched else UNMATCHED)
     if source is not None:

@@ -105,7 +105,14 @@ JOURNAL_OF: Final = """
     select seq, operation_id, at_ms, entries
       from journal
      where tenant = :tenant and operation_id = :operation_id
-  order by seq
+ union all
+    select kept.seq, kept.operation_id, kept.at_ms, kept.entries
+      from archived
+      join archived_journal as kept on kept.month = archived.month
+                                   and kept.tenant = archived.tenant
+                                   and kept.operation_id = archived.operation_id
+     where archived.tenant = :tenant and archived.operation_id = :operation_id
+  order by 1
 """
 
 

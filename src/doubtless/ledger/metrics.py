@@ -11,7 +11,8 @@ from typing import Final
 from doubtless.ledger.codec import integer_of, text_of
 from doubtless.ledger.store import Transaction
 
-FOLD_ROWS: Final = 5_000  # settlements that are counted anew at each reading, at most
+FOLD_ROWS: Final = 5_000  # settlements that are put into the counters at once, at most
+FOLD_FROM: Final = 1_000  # fewer are counted anew at each reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ def counters(tx: Transaction, tenant: str) -> list[Counted]:
 
 # --- settlements ---------------------------------------------------------------------------------
 
+# Limits stand in the text: a server that doesn't know them while it plans reads whole tables.
 FOLDED: Final = "select seq from metric_fold where tenant = :tenant"
 ENDED: Final = """
     select ended.state, operation.tool, operation.effect, count(*), max(ended.seq)
@@ -80,7 +82,7 @@ ENDED: Final = """
               from settlement
              where tenant = :tenant and seq > :after
           order by seq
-             limit :limit) as ended
+             limit {limit}) as ended
       join operation on operation.tenant = :tenant and operation.id = ended.operation_id
   group by 1, 2, 3
 """
@@ -99,15 +101,19 @@ def folded(tx: Transaction, tenant: str) -> int:
 
 WAITING: Final = """
     select count(*)
-      from (select 1 from settlement where tenant = :tenant and seq > :after limit :limit) as next
+      from (select 1
+              from settlement
+             where tenant = :tenant and seq > :after
+          order by seq
+             limit {limit}) as next
 """
 
 
 def must_fold(tx: Transaction, tenant: str) -> bool:
-    """Whether `FOLD_ROWS` settlements or more are not in the counters yet."""
+    """Whether `FOLD_FROM` settlements or more are not in the counters yet."""
     after = folded(tx, tenant)
-    rows = tx.tuples(WAITING, tenant=tenant, after=after, limit=FOLD_ROWS)
-    return integer_of(rows[0][0]) >= FOLD_ROWS
+    rows = tx.tuples(WAITING.format(limit=FOLD_FROM), tenant=tenant, after=after)
+    return integer_of(rows[0][0]) >= FOLD_FROM
 
 
 def ended(tx: Transaction, tenant: str) -> list[Ended]:
@@ -116,7 +122,7 @@ def ended(tx: Transaction, tenant: str) -> list[Ended]:
 
 
 def _ended(tx: Transaction, tenant: str, after: int) -> tuple[list[Ended], int]:
-    rows = tx.tuples(ENDED, tenant=tenant, after=after, limit=FOLD_ROWS)
+    rows = tx.tuples(ENDED.format(limit=FOLD_ROWS), tenant=tenant, after=after)
     found = [
         Ended(
             state=text_of(state),
@@ -130,12 +136,12 @@ def _ended(tx: Transaction, tenant: str, after: int) -> tuple[list[Ended], int]:
 
 
 def fold(tx: Transaction, tenant: str, name: str) -> bool:
-    """Put the next `FOLD_ROWS` settlements into the counters `name`, if there are as many.
+    """Put the next settlements into the counters `name`, if there are `FOLD_FROM` or more.
 
     Returns whether there were, so that more may follow.
     """
     found, last = _ended(tx, tenant, folded(tx, tenant))
-    if sum(each.count for each in found) < FOLD_ROWS:
+    if sum(each.count for each in found) < FOLD_FROM:
         return False
     for each in found:
         labels = {"state": each.state, "tool": each.tool, "effect": each.effect}

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from doubtless.core.model import Blocker, Json, Operation, Principal, Record, State
 from doubtless.errors import IllegalTransition, OperationNotFound, StaleVersion
-from doubtless.ledger import attempts, claims
+from doubtless.ledger import archive, attempts, claims
 from doubtless.ledger.bodies import put_body, put_contract
 from doubtless.ledger.codec import Value, integer_of, statement, text_of
 from doubtless.ledger.journal import OPERATION, Kind, append, settled
@@ -126,10 +126,14 @@ def load(
     twin = later_twin(tx, operation) if operation.state is State.FAILED else None
     if latest_wins and older is None and taken_by is not None and taken_by != newer:
         older = taken_by
+    tries = attempts.attempts_of(tx, tenant, operation_id)
+    facts = attempts.evidence_of(tx, tenant, operation_id)
+    if not tries and operation.state.ends:
+        tries, facts = archive.with_archived(tx, operation, facts)
     return Record(
         operation=operation,
-        attempts=attempts.attempts_of(tx, tenant, operation_id),
-        evidence=attempts.evidence_of(tx, tenant, operation_id),
+        attempts=tries,
+        evidence=facts,
         approvals=attempts.approvals_of(tx, tenant, operation_id),
         blockers=tuple(
             Blocker(operation_id=text_of(blocker), state=State(text_of(state)))
@@ -264,6 +268,8 @@ def save(
         IllegalTransition: identity, fence or due time would break the rules of every step.
     """
     _check(before, after)
+    if before.state.ends:
+        archive.recall(tx, before)
     saved = OPERATION.replace(after, version=before.version + 1, updated_ms=tx.now_ms)
     delta = _delta(before, saved)
     params: dict[str, Value] = {name: _bound(value) for name, value in delta.items()}
