@@ -60,6 +60,9 @@ KINDS: Final[Mapping[str, str]] = {
     "Criteria": "expressions and templates",
     "Credential": "name of a secret",
     "EffectName": "an effect, see below",
+    "FileTable": "[files](actions-files.md)",
+    "ShellTable": "[commands](actions-shell.md)",
+    "GitPushTable": "[pushing to git](actions-git.md)",
     "JsonValue": "not in this release",
 }
 WORDS: Final[Mapping[str, type[StrEnum]]] = {
