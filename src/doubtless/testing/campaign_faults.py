@@ -75,7 +75,8 @@ class Faults:
     def _one(self, connection: psycopg.Connection) -> None:
         kind = self._draw.choices(list(self._kinds), list(self._kinds.values()))[0]
         number, size = self._draw.random(), self._draw.random()
-        up = [member for member in self._fleet.members if member.is_up]
+        # Only who does its work: else a busy machine would do nothing but start processes.
+        up = [member for member in self._fleet.members if member.is_up and member.is_ready()]
         if not up:
             return
         member = up[int(number * len(up))]

@@ -15,6 +15,7 @@ SOURCE_ROOT: Final = Path(__file__).parents[2]
 START_S: Final = 180.0  # on a busy machine
 END_S: Final = 60.0
 POLL_S: Final = 0.02
+READ_BYTES: Final = 4_096  # of a log, where a process says that it has begun
 LEASE_EXTRA_S: Final = 10.0  # a lease is an attempt's time-out and this much
 SHOPS: Final = 10  # collections of each kind: the provider searches one from end to end
 
@@ -219,7 +220,9 @@ class Member:
     def is_ready(self) -> bool:
         """Whether it does its work now."""
         if not self.serves:
-            return b"working" in self._log.read_bytes()[self._began :]
+            with self._log.open("rb") as told:
+                told.seek(self._began)
+                return b"working" in told.read(READ_BYTES)
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=START_S):
                 return True
