@@ -34,6 +34,7 @@ MAKERS: Mapping[Kind, Maker] = MappingProxyType(
     {
         Kind.FILE: Maker("doubtless.transports.files", "FilesTransport"),
         Kind.SHELL: Maker("doubtless.transports.shell", "ShellTransport"),
+        Kind.SSH: Maker("doubtless.transports.ssh", "SshTransport", "asyncssh", "ssh"),
         Kind.GIT_PUSH: Maker("doubtless.transports.git", "GitTransport"),
     }
 )

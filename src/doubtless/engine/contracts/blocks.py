@@ -8,11 +8,13 @@ from doubtless.engine.contracts.block import BlockTable
 from doubtless.engine.contracts.block_file import FileTable
 from doubtless.engine.contracts.block_git import GitPushTable
 from doubtless.engine.contracts.block_shell import ShellTable
+from doubtless.engine.contracts.block_ssh import SshTable
 
 BLOCKS: Mapping[Kind, type[BlockTable]] = MappingProxyType(
     {
         Kind.FILE: FileTable,
         Kind.SHELL: ShellTable,
+        Kind.SSH: SshTable,
         Kind.GIT_PUSH: GitPushTable,
     }
 )

@@ -11,6 +11,7 @@ from doubtless.engine.contracts.block import BlockTable
 from doubtless.engine.contracts.block_file import FileTable
 from doubtless.engine.contracts.block_git import GitPushTable
 from doubtless.engine.contracts.block_shell import ShellTable
+from doubtless.engine.contracts.block_ssh import SshTable
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import (
     Credential,
@@ -32,7 +33,7 @@ from doubtless.engine.contracts.values import (
     wrong,
 )
 
-UNAVAILABLE: Final = ("ssh", "mail", "browser", "mcp")
+UNAVAILABLE: Final = ("mail", "browser", "mcp")
 """Transports that the file format knows and this release does not carry."""
 
 NO_CORRELATION: Final = "-"
@@ -250,7 +251,7 @@ class ToolTable(Table):
     read: ReadTable | None = None
     file: FileTable | None = None
     shell: ShellTable | None = None
-    ssh: JsonValue = None
+    ssh: SshTable | None = None
     git_push: GitPushTable | None = None
     mail: JsonValue = None
     browser: JsonValue = None
