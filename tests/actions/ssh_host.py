@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -171,12 +170,12 @@ class Host:
 
     def claims(self, ref: str) -> list[str]:
         found = sorted(self.marker(ref).glob("claim.*"))
-        return [":".join(os.readlink(each).split(":")[:2]) for each in found]
+        return [":".join(str(each.readlink()).split(":")[:2]) for each in found]
 
     def leader(self, ref: str) -> int:
         """Return the process that leads the run."""
-        run = sorted(self.marker(ref).glob("claim.*"))[-1]
-        return int(os.readlink(run).split(":")[2])
+        run = max(self.marker(ref).glob("claim.*"))
+        return int(str(run.readlink()).split(":")[2])
 
 
 class Link:
@@ -236,6 +235,3 @@ def processes_of(group: int) -> list[int]:
                 found.append(int(each.parent.name))
     return found
 
-
-def since(start: float) -> float:
-    return time.monotonic() - start

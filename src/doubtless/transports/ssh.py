@@ -240,7 +240,7 @@ def _case(errand: Errand, facts: Facts, phase: int | None) -> Case:
         ref=errand.ref,
         facts=facts,
         steps=steps_of(members),
-        rejected=cast("Sequence[int]", members.get("rejected", ())),
+        failed_exit=cast("Sequence[int]", members.get("failed_exit", ())),
         rules=StatusRules.of(members),
         phase=phase,
         before=cast("int | None", known["phase"]),

@@ -17,7 +17,7 @@ class Case:
     ref: str
     facts: Facts
     steps: Sequence[Step]
-    rejected: Sequence[int]  # exit codes by which a command says that it did nothing
+    failed_exit: Sequence[int]  # exit codes by which a command says that it did nothing
     rules: StatusRules | None = None
     phase: int | None = None  # by the host's status command; None without one
     before: int | None = None  # the same, before the first attempt
@@ -110,7 +110,7 @@ def _ended(case: Case) -> Sighting:
             return case.seen(Shows.CONFLICT, f"{name} ended with 0")
         return case.seen(Shows.IN_PROGRESS, f"{name} ended with 0, and the host is not through")
     reported = phase is not None and phase != ABSENT
-    if facts.code in case.rejected and len(facts.steps) == 1:
+    if facts.code in case.failed_exit and len(facts.steps) == 1:
         return case.seen(Shows.NOT_APPLIED, f"{name} refused: it ended with {facts.code}")
     if reported or (phase == ABSENT and rules is not None and rules.never_started):
         return case.seen(Shows.NOT_APPLIED, f"{name} ended with {facts.code}")

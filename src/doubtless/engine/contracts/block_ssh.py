@@ -92,7 +92,7 @@ class SshTable(BlockTable):
     argv: Argv | None = None
     steps: list[StepTable] = Field(default_factory=list)
     status: StatusTable | None = None
-    rejected: list[Annotated[int, Field(ge=1, le=123)]] = Field(default_factory=list)
+    failed_exit: list[Annotated[int, Field(ge=1, le=255)]] = Field(default_factory=list)
     markers: Text | None = None
     lock: Text | None = None
     lock_for: Period | None = None
@@ -112,7 +112,7 @@ class SshTable(BlockTable):
         if self.lock is not None:
             said["lock_for"] = self.lock_for or LOCK_FOR_MS
         if self.take_over is not None or self.stop is not None:
-            said["rejected"] = [3]  # by which the job says that it did nothing
+            said["failed_exit"] = [3]  # by which the job says that it did nothing
         return said
 
     def _steps(self) -> list[StepTable]:
