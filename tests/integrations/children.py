@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-LIFE_S = 60
-WITHIN_S = 20.0
+LIFE_S = 150
+WITHIN_S = 30.0
 POLL_S = 0.02
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 ROOT = Path(__file__).parents[2]

@@ -36,6 +36,7 @@ NOBODY_KNOWS: Changes = {"effect": "write", "lookup": None, "on_absent": None}
 
 
 @pytest.mark.proves("CELERY-1")
+@pytest.mark.timeout(150)  # a process imports the engine, and two of it run
 def test_a_kill_in_the_middle_of_a_task_leads_to_one_effect_and_without_us_to_two(
     shop, nursery, tmp_path
 ):

@@ -38,6 +38,7 @@ def database(postgres) -> str:
 
 
 @pytest.mark.proves("DBOS-1")
+@pytest.mark.timeout(150)  # a process imports the engine, and two of it run
 def test_a_kill_in_the_middle_of_a_step_leads_to_one_effect_and_without_us_to_two(
     shop, database, nursery
 ):

@@ -60,6 +60,7 @@ def row(database: str, job: int) -> tuple[str, int]:
 
 
 @pytest.mark.proves("PROCRASTINATE-1")
+@pytest.mark.timeout(150)  # a process imports the engine, and two of it run
 async def test_a_kill_in_the_middle_of_a_task_leads_to_one_effect_and_without_us_to_two(
     shop, database, nursery
 ):
