@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-WITHIN_S = 20
+WITHIN_S = 40
 POLL_S = 0.01
 WHO = {
     "GIT_AUTHOR_NAME": "author",

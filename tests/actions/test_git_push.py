@@ -10,7 +10,7 @@ from shutil import which
 import anyio
 import pytest
 from tests.actions.git_server import Cut, Server, clone, commit, daemon, eventually, git, until
-from tests.actions.leases import short
+from tests.actions.leases import short, stop
 
 from doubtless import Doubtless
 from doubtless.engine.contracts import load_contracts, parse_contracts
@@ -277,7 +277,7 @@ async def test_a_worker_that_was_stopped_past_its_lease_pushes_nothing_more_when
     held = server.hold()
     with agent(server) as process:
         await anyio.to_thread.run_sync(held.wait)
-        process.send_signal(signal.SIGSTOP)
+        await anyio.to_thread.run_sync(lambda: stop(process.pid))
         async with opened(server.folder, timeout="1s", horizon="100ms") as app:
             held.go.touch()
             await anyio.to_thread.run_sync(lambda: until(lambda: bool(server.changes())))

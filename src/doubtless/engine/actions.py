@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import rfc8785
 
+from doubtless.core import identity
 from doubtless.core.contract import Contract, Kind
 from doubtless.core.model import Json
 from doubtless.engine.book import BASELINE, EXHIBIT, Begun, Book
@@ -34,8 +35,12 @@ MAKERS: Mapping[Kind, Maker] = MappingProxyType(
     {
         Kind.FILE: Maker("doubtless.transports.files", "FilesTransport"),
         Kind.SHELL: Maker("doubtless.transports.shell", "ShellTransport"),
-        Kind.SSH: Maker("doubtless.transports.ssh", "SshTransport", "asyncssh", "ssh"),
         Kind.GIT_PUSH: Maker("doubtless.transports.git", "GitTransport"),
+        Kind.MAIL: Maker("doubtless.transports.mail", "MailTransport", "aiosmtplib", "mail"),
+        Kind.SSH: Maker("doubtless.transports.ssh", "SshTransport", "asyncssh", "ssh"),
+        Kind.BROWSER: Maker(
+            "doubtless.transports.browser", "BrowserTransport", "playwright", "browser"
+        ),
     }
 )
 
@@ -87,6 +92,10 @@ class Actions:
             self._made[kind] = found(self._workplace)
         return self._made[kind]
 
+    def made(self, kind: Kind) -> ActionTransport | None:
+        """Return the transport of a kind, if anything of that kind was done here already."""
+        return self._made.get(kind)
+
     async def aclose(self) -> None:
         """Let go of whatever the transports keep open."""
         made, self._made = list(self._made.values()), {}
@@ -128,11 +137,17 @@ class Errands:
                 attempt=attempt,
                 baseline=None if stored is None else json.loads(stored),
                 duplicate_of=operation.duplicate_of,
+                duplicate_ref=self._ref(operation.duplicate_of),
                 correlation_id=record.attempts[attempt - 1].correlation_id,
                 keep=self._keep(operation_id, attempt),
             )
 
         return self._ledger.read(unit)
+
+    def _ref(self, operation_id: str | None) -> str | None:
+        if operation_id is None:
+            return None
+        return identity.reference(identity.derive(self._book.ledger_id, operation_id))
 
     def _keep(self, operation_id: str, attempt: int) -> Keep:
         async def keep(name: str, content: bytes) -> None:

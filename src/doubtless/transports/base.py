@@ -136,6 +136,7 @@ class Errand:
     attempt: int  # from 1; in a look, the number of attempts so far
     baseline: Json = None  # what `survey` returned, stored before the first attempt acted
     duplicate_of: str | None = None  # set where an operator knowingly does it once more
+    duplicate_ref: str | None = None  # the ref of that operation
     correlation_id: str = ""  # of the attempt: both sides' logs then share it
     keep: Keep
 

@@ -5,8 +5,10 @@ from types import MappingProxyType
 
 from doubtless.core.contract import Kind
 from doubtless.engine.contracts.block import BlockTable
+from doubtless.engine.contracts.block_browser import BrowserTable
 from doubtless.engine.contracts.block_file import FileTable
 from doubtless.engine.contracts.block_git import GitPushTable
+from doubtless.engine.contracts.block_mail import MailTable
 from doubtless.engine.contracts.block_shell import ShellTable
 from doubtless.engine.contracts.block_ssh import SshTable
 
@@ -14,8 +16,10 @@ BLOCKS: Mapping[Kind, type[BlockTable]] = MappingProxyType(
     {
         Kind.FILE: FileTable,
         Kind.SHELL: ShellTable,
-        Kind.SSH: SshTable,
         Kind.GIT_PUSH: GitPushTable,
+        Kind.MAIL: MailTable,
+        Kind.SSH: SshTable,
+        Kind.BROWSER: BrowserTable,
     }
 )
 """By kind; the key in the file is the kind's value."""

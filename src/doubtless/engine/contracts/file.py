@@ -8,8 +8,10 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, JsonValue
 
 from doubtless.engine.contracts.block import BlockTable
+from doubtless.engine.contracts.block_browser import BrowserTable
 from doubtless.engine.contracts.block_file import FileTable
 from doubtless.engine.contracts.block_git import GitPushTable
+from doubtless.engine.contracts.block_mail import MailTable
 from doubtless.engine.contracts.block_shell import ShellTable
 from doubtless.engine.contracts.block_ssh import SshTable
 from doubtless.engine.contracts.table import Table
@@ -33,7 +35,7 @@ from doubtless.engine.contracts.values import (
     wrong,
 )
 
-UNAVAILABLE: Final = ("mail", "browser", "mcp")
+UNAVAILABLE: Final = ("mcp",)
 """Transports that the file format knows and this release does not carry."""
 
 NO_CORRELATION: Final = "-"
@@ -253,8 +255,8 @@ class ToolTable(Table):
     shell: ShellTable | None = None
     ssh: SshTable | None = None
     git_push: GitPushTable | None = None
-    mail: JsonValue = None
-    browser: JsonValue = None
+    mail: MailTable | None = None
+    browser: BrowserTable | None = None
     mcp: JsonValue = None
 
     def blocks(self) -> list[BlockTable]:
