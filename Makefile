@@ -24,7 +24,7 @@ INSTALL_PROJECT := $(BIN)/python -m pip install --quiet --no-index --no-build-is
 COMPILE := $(UV_PIP) compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate
 
-.PHONY: help demo test check coverage bench simulate explore load flood campaign failover throughput lock clean
+.PHONY: help demo test check coverage bench simulate explore load scale flood campaign failover throughput lock clean
 
 help: ## Show this list.
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -60,6 +60,9 @@ explore: .venv/.dev ## Explore every reachable state of the lifecycle.
 
 load: .venv/.dev ## Call a service whose provider loses answers with 200 clients for a minute, and count.
 	@$(BIN)/python -m doubtless.testing.load --evidence docs/evidence.md $(ARGS)
+
+scale: .venv/.dev ## Load ten million settled operations into a PostgreSQL server and measure (ARGS="--ledger …").
+	@$(BIN)/python -m doubtless.testing.scale --evidence docs/evidence.md $(ARGS)
 
 flood: .venv/.dev ## Send a service 10,000 webhooks, kill it in the middle, and count.
 	@$(BIN)/python -m doubtless.testing.flood --evidence docs/evidence.md $(ARGS)
