@@ -79,6 +79,7 @@ class Postbox:
             if self.keeps_copies:
                 self.file(envelope.content)
         if self.cuts:
+            assert isinstance(server.transport, asyncio.WriteTransport)
             server.transport.abort()
         return self.after_dot
 

@@ -33,6 +33,7 @@ confirmations = 1
 """
 MARKED = "marker = true\nexpect = { exit = [0] }\nfailed_exit = [9]"
 ANSWER_S = 30
+WAITS = "for i in $(seq 3000); do [ -e go ] && break; sleep 0.02; done"
 SCRIPT = 'echo "$1" >> ran; echo "did $1"'
 
 

@@ -234,4 +234,3 @@ def processes_of(group: int) -> list[int]:
             if int(fields[2]) == group and fields[0] != "Z":
                 found.append(int(each.parent.name))
     return found
-

@@ -260,7 +260,7 @@ async def test_the_very_same_bytes_are_sent_in_every_attempt(tmp_path, kept, pos
             postbox.after_dot = "250 OK"
         return postbox.after_dot
 
-    postbox.handle_DATA = noted  # type: ignore[method-assign]
+    postbox.handle_DATA = noted
     async with opened(tmp_path, *kept) as app:
         outcome = await send(app, html="<p>x</p>")
         await app.wait("one", timeout=ANSWER_S)
@@ -378,7 +378,7 @@ async def test_a_process_that_dies_or_sleeps_after_the_dot_leaves_one_message(
         await anyio.to_thread.run_sync(lambda: go.wait(ANSWER_S))
         return "250 OK"
 
-    postbox.handle_DATA = held  # type: ignore[method-assign]
+    postbox.handle_DATA = held
     with agent(tmp_path) as process:
         await anyio.to_thread.run_sync(lambda: until(lambda: bool(arrived)))
         if how == "killed":

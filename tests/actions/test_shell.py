@@ -12,6 +12,7 @@ from tests.actions.shell_tools import (
     ANSWER_S,
     MARKED,
     SCRIPT,
+    WAITS,
     comes_to,
     declare,
     opened,
@@ -102,7 +103,7 @@ async def test_a_worker_that_was_stopped_past_its_lease_starts_nothing_when_it_w
 
 @pytest.mark.proves("SHELL-3")
 async def test_a_command_outlives_our_time_out_and_our_process_and_is_seen_running(folder, agency):
-    declare(folder, f"{SCRIPT}; while [ ! -e go ]; do sleep 0.02; done", timeout="2s")
+    declare(folder, f"{SCRIPT}; {WAITS}", timeout="2s")
     with agency.agent(folder, "run", {"x": "a"}) as child:
         await thread(until, lambda: runs(folder) == ["a"])
         child.kill()
@@ -144,7 +145,7 @@ async def test_an_exit_code_means_what_the_contract_says_and_any_other_is_for_a_
 
 @pytest.mark.proves("SHELL-5")
 async def test_a_keeper_that_was_killed_leaves_what_only_a_person_can_decide(folder):
-    declare(folder, f"{SCRIPT}; while [ ! -e go ]; do sleep 0.02; done", timeout="2s")
+    declare(folder, f"{SCRIPT}; {WAITS}", timeout="2s")
     async with opened(folder) as app:
         await run(app)
         await comes_to(app, "accepted")
@@ -168,7 +169,7 @@ async def test_a_keeper_that_was_killed_leaves_what_only_a_person_can_decide(fol
 
 @pytest.mark.proves("SHELL-6")
 async def test_a_pid_that_is_another_process_by_now_is_not_taken_for_the_command(folder):
-    declare(folder, f"{SCRIPT}; while [ ! -e go ]; do sleep 0.02; done", timeout="2s")
+    declare(folder, f"{SCRIPT}; {WAITS}", timeout="2s")
     async with opened(folder, worker=False) as app:
         await run(app)
         marker = await running(folder)
@@ -189,8 +190,8 @@ async def test_a_pid_that_is_another_process_by_now_is_not_taken_for_the_command
 
 @pytest.mark.proves("SHELL-7")
 async def test_stopping_ends_the_whole_tree_and_claims_nothing_about_the_effect(folder):
-    stubborn = "trap '' TERM; while :; do sleep 0.05; done"
-    script = f'echo "$1" >> ran; setsid sh -c "{stubborn}" & echo $! > child; sleep 600'
+    stubborn = "trap '' TERM; for i in $(seq 1200); do sleep 0.05; done"
+    script = f'echo "$1" >> ran; setsid sh -c "{stubborn}" & echo $! > child; sleep 60'
     declare(folder, script, timeout="2s")
     async with opened(folder) as app:
         await run(app)
@@ -211,7 +212,7 @@ async def test_stopping_ends_the_whole_tree_and_claims_nothing_about_the_effect(
 
 @pytest.mark.proves("SHELL-7")
 async def test_what_a_command_left_running_is_told_and_can_be_stopped_after_its_end(folder):
-    declare(folder, f"{SCRIPT}; setsid sleep 600 > /dev/null & echo $! > child")
+    declare(folder, f"{SCRIPT}; setsid sleep 60 > /dev/null & echo $! > child")
     async with opened(folder) as app:
         outcome = await run(app)
         child = int((folder / "child").read_text(encoding="utf-8"))
