@@ -13,6 +13,7 @@ import click
 from doubtless.cli_approve import approve, deny
 from doubtless.cli_doctor import doctor
 from doubtless.cli_events import events
+from doubtless.cli_exhibit import exhibit, write_exhibits
 from doubtless.cli_migrate import migrate
 from doubtless.cli_serve import serve, worker
 from doubtless.cli_settings import ARGUMENTS, DURATION, Settings, with_settings
@@ -251,12 +252,17 @@ def show_operation(settings: Settings, *, operation_id: str, brief: bool, as_jso
     with open_reader(settings.ledger) as reader:
         shown = reader.operation(operation_id)
     if as_json:
-        _print_json(shown_data(shown, settings))
+        left: list[Json] = [each.to_json() for each in shown.exhibits]
+        _print_json({**shown_data(shown, settings), "exhibits": left})
     elif brief:
         write_timeline(shown)
     else:
         write_operation(shown, settings)
+        write_exhibits(shown, settings)
     return 0
+
+
+operations.add_command(exhibit)
 
 
 @operations.command("stop")

@@ -9,8 +9,9 @@ from doubtless.core.contract import Contract
 from doubtless.core.decisions import LEGAL, Word, rule
 from doubtless.core.model import Json, Now, Operation, Record, State
 from doubtless.core.outcome import Outcome
-from doubtless.engine import reports
+from doubtless.engine import exhibits, reports
 from doubtless.engine.book import Book
+from doubtless.engine.exhibits import Exhibit
 from doubtless.engine.registry import Registry
 from doubtless.engine.reports import SessionRecord
 from doubtless.engine.surroundings import Surroundings
@@ -49,6 +50,7 @@ class Shown:
     outcome: Outcome
     arguments: dict[str, Json] | None  # None once retention has emptied them
     timeline: list[dict[str, Json]]
+    exhibits: list[Exhibit]
     choices: tuple[Choice, ...]
 
 
@@ -150,6 +152,7 @@ class Reader:
                 outcome=reports.outcome(self._book, tx, record, contract, now),
                 arguments=self._book.arguments(tx, operation_id),
                 timeline=reports.timeline(self._book, tx, operation_id),
+                exhibits=exhibits.listed(self._book, tx, operation_id),
                 choices=tuple(_choices(record, contract, now)),
             )
 
@@ -158,6 +161,20 @@ class Reader:
     def session(self, session_id: str, principal: str) -> SessionRecord:
         """Return what a principal did in a session."""
         return self._ledger.read(lambda tx: reports.session(self._book, tx, session_id, principal))
+
+    def exhibit(self, operation_id: str, name: str, attempt: int | None) -> bytes:
+        """Return what an attempt left to look at.
+
+        Raises:
+            OperationNotFound: There is no such operation.
+            ExhibitNotFound: It has no such exhibit.
+        """
+
+        def unit(tx: Transaction) -> bytes:
+            self._book.load(tx, operation_id)
+            return exhibits.content(self._book, tx, operation_id, name, attempt)
+
+        return self._ledger.read(unit)
 
     def arguments(self, operation_id: str) -> dict[str, Json] | None:
         """Return what was asked for; None once retention has emptied it."""

@@ -12,6 +12,8 @@ An unknown outcome is no exception: it is a value, `Outcome.status`.
     │   ├── BadSequence          `after`, `on_unknown` or `supersedes` can't be meant
     │   ├── TemplateError        a value is missing, or does not fit its place (engine.templates)
     │   ├── OperationNotFound
+    │   ├── ExhibitNotFound
+    │   ├── NotWatched           no page of it is open in this process
     │   ├── TokenNotFound
     │   ├── UnknownSource
     │   ├── BadEvent
@@ -127,6 +129,25 @@ class OperationNotFound(BadRequest):
     def __init__(self, operation_id: str) -> None:
         super().__init__(f"no operation {operation_id!r} in this ledger")
         self.operation_id = operation_id
+
+
+class ExhibitNotFound(BadRequest):
+    """Nothing of that name was kept of an operation's attempts."""
+
+    def __init__(self, operation_id: str, name: str) -> None:
+        super().__init__(
+            f"operation {operation_id!r} has no exhibit {name[:140]!r}: "
+            "`doubtless operations show` names those it has"
+        )
+        self.operation_id, self.name = operation_id, name
+
+
+class NotWatched(BadRequest):
+    """No page of an operation is open in this process; the text says what there is instead."""
+
+    def __init__(self, operation_id: str, instead: str) -> None:
+        super().__init__(f"no page of operation {operation_id!r} is open here: {instead}")
+        self.operation_id, self.instead = operation_id, instead
 
 
 class TokenNotFound(BadRequest):

@@ -12,7 +12,13 @@ from doubtless.service.routing import Row
 ROWS = (*api.ROWS, openapi.row(api.ROWS))
 CLOSED = [row for row in ROWS if row.roles]
 OPERATORS = [row for row in CLOSED if Role.AGENT not in row.roles]
-IDS = {"operation_id": "guarded-1", "session_id": "guarded", "event_id": "1", "approval_id": "a-1"}
+IDS = {
+    "operation_id": "guarded-1",
+    "session_id": "guarded",
+    "event_id": "1",
+    "approval_id": "a-1",
+    "exhibit": "end.jpg",
+}
 GUARDED = {
     "tool": "refund",
     "arguments": {"charge": "ch_guarded", "amount": 5},

@@ -22,6 +22,7 @@ from doubtless.engine.contracts import Contracts, ToolKeys, build_contract, load
 from doubtless.engine.credentials import Credentials
 from doubtless.engine.deliveries import Callback, Subscriber
 from doubtless.engine.events import Events, reread
+from doubtless.engine.exhibits import Exhibits
 from doubtless.engine.figures import Figures
 from doubtless.engine.opened import TRANSACTION_S, OpenApp
 from doubtless.engine.outbox import Outbox, checked_timeout_s
@@ -61,7 +62,7 @@ class Options(TypedDict, total=False):
     token: str | None
 
 
-class Doubtless(Approving, Calls, Events, Figures, Outbox, People, Reads, Settlements):
+class Doubtless(Approving, Calls, Events, Exhibits, Figures, Outbox, People, Reads, Settlements):
     """One application on one ledger. Use it as an asynchronous context manager.
 
         async with Doubtless("sqlite:///doubtless.db", contracts="contracts.toml") as app:

@@ -35,6 +35,7 @@ from doubtless.engine.calls import Calls
 from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.deliveries import Callback
 from doubtless.engine.events import Events
+from doubtless.engine.exhibits import Exhibits
 from doubtless.engine.figures import Figures
 from doubtless.engine.inside import BLOCKING, INSIDE, Span
 from doubtless.engine.outbox import Outbox, UserTx
@@ -115,6 +116,9 @@ class Hands(Waits):
     session = blocking(Reads.session)
     timeline = blocking(Reads.timeline)
     operations = blocking(Reads.operations)
+    exhibits = blocking(Exhibits.exhibits)
+    exhibit = blocking(Exhibits.exhibit)
+    picture = blocking(Exhibits.picture)
     ingest = blocking(Events.ingest)
     events = blocking(Events.events)
     match = blocking(Events.match)

@@ -40,6 +40,7 @@ class OpenApp:
         actions: Actions,
     ) -> None:
         self.ledger, self.book, self.tasks = ledger, book, tasks
+        self.actions = actions
         self.waiting = Waiting(self.load)
         self.bell = Bell()  # rings when something was settled in this process
         self.worker_scope = anyio.CancelScope()

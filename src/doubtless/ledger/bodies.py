@@ -1,10 +1,11 @@
 """Payloads, rendered requests, replies and results, kept apart so that retention can empty them."""
 
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
 from doubtless.ledger import archive
-from doubtless.ledger.codec import Value, text_of
+from doubtless.ledger.codec import Value, integer_of, text_of
 from doubtless.ledger.store import Transaction
 
 PUT: Final = """
@@ -63,6 +64,40 @@ def body(
         return archive.body(tx, tenant, operation_id, kind, number)
     content = rows[0][0]
     return content if isinstance(content, bytes) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A body, as far as a list tells of it."""
+
+    kind: str
+    number: int
+    at_ms: int
+    size: int  # bytes
+
+
+KEPT: Final = """
+    select kind, number, at_ms, size
+      from body
+     where tenant = :tenant and operation_id = :operation_id
+       and kind >= :kind and kind < :behind and content is not null
+     order by number, at_ms, kind
+"""
+
+
+def kept(tx: Transaction, tenant: str, operation_id: str, prefix: str) -> list[Kept]:
+    """Return what is stored of an operation whose kind begins with `prefix`, oldest first."""
+    behind = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    rows = tx.tuples(KEPT, tenant=tenant, operation_id=operation_id, kind=prefix, behind=behind)
+    return [
+        Kept(
+            kind=text_of(kind),
+            number=integer_of(number),
+            at_ms=integer_of(at_ms),
+            size=integer_of(size),
+        )
+        for kind, number, at_ms, size in rows
+    ]
 
 
 PUT_CONTRACT: Final = """

@@ -5,6 +5,7 @@ from typing import Final
 from doubtless.service import (
     api_approvals,
     api_events,
+    api_exhibits,
     api_operations,
     api_people,
     api_reads,
@@ -18,5 +19,6 @@ ROWS: Final[tuple[Row, ...]] = (
     *api_approvals.ROWS,
     *api_events.ROWS,
     *api_reads.ROWS,
+    *api_exhibits.ROWS,
     *api_stream.ROWS,
 )

@@ -215,6 +215,12 @@ class WhoseSession(Query):
     principal: Word128 | None = None
 
 
+class WhichAttempt(Query):
+    """Of which attempt; without it the latest that has it."""
+
+    attempt: Annotated[int, Field(ge=1, le=1000), BeforeValidator(whole)] | None = None
+
+
 class After(Query):
     """Where a stream goes on: the `id` of the last one that was read."""
 

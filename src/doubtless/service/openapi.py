@@ -114,6 +114,15 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         fully_automatic={"type": "boolean"},
     ),
     "Tools": _object(tools=_list("Tool")),
+    "Exhibit": _object(
+        name=TEXT,
+        attempt={"type": "integer"},
+        at=TEXT,
+        size={"type": "integer"},
+        media_type=TEXT,
+    ),
+    "Exhibits": _object(operation_id=TEXT, exhibits=_list("Exhibit")),
+    "Bytes": {"type": "string", "format": "binary"},
     "Health": {"type": "object", "properties": {"status": TEXT}, "required": ["status"]},
     "OpenApi": {"type": "object"},
     "Problem": {
@@ -262,7 +271,7 @@ def _responses(row: Row) -> Schema:
     statuses = {**{status: COMMON[status] for status in _common(row)}, **row.answers}
     for status, text in sorted(statuses.items()):
         good = status < 400
-        media = "application/json" if good else MEDIA_TYPE
+        media = row.media if good else MEDIA_TYPE
         name = row.returns if good else "Problem"
         content = {media: {"schema": {"$ref": f"{REF}{name}"}}}
         found[str(status)] = {"description": text, "content": content}

@@ -22,7 +22,9 @@ from doubtless.errors import (
     BadRequest,
     DecisionRefused,
     EventNotFound,
+    ExhibitNotFound,
     GrantRefused,
+    NotWatched,
     OperationNotFound,
     SettingsError,
     UnknownSource,
@@ -49,6 +51,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "session_id": SESSION_ID,
     "event_id": r"^[A-Za-z0-9._:@~+=-]{1,200}$",
     "approval_id": r"^[A-Za-z0-9._:-]{1,128}$",
+    "exhibit": r"^[A-Za-z0-9._-]{1,80}$",
 }
 """What stands in a path, by its name."""
 
@@ -70,6 +73,7 @@ class Row:
     returns: str  # the name of a schema in `openapi.SCHEMAS`
     body: type[BaseModel] | None = None
     query: type[BaseModel] = NoQuery
+    media: str = "application/json"  # of the answer
     starts_work: bool = False  # refused while the service is being stopped
     headers: Mapping[str, str] = field(default_factory=dict)  # request headers that are read
 
@@ -152,7 +156,7 @@ def told(error: Told) -> Refused:
     match error:
         case UnknownTool() | UnknownSource() | OperationNotFound() | EventNotFound():
             status = 404
-        case ApprovalNotFound():
+        case ApprovalNotFound() | ExhibitNotFound() | NotWatched():
             status = 404
         case DecisionRefused() | GrantRefused():
             status = 409

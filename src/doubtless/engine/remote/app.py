@@ -22,6 +22,7 @@ from doubtless.engine.deliveries import Bell, Callback, Delivery, Position, Subs
 from doubtless.engine.figures import Reading
 from doubtless.engine.registry import Registry
 from doubtless.engine.remote.asking import PAGE_MAX, Service, checked, members, part
+from doubtless.engine.remote.exhibits import RemoteExhibits
 from doubtless.engine.remote.people import RemotePeople
 from doubtless.engine.remote.stream import RemotePosition, settlements
 from doubtless.engine.remote.wire import RETRY_FOR_S, Ask
@@ -50,7 +51,7 @@ UNDER_WAY: Final = frozenset({State.PREPARED, State.EXECUTING})
 OPEN: Final = frozenset(state for state in State if not state.ends)
 
 
-class RemoteDoubtless(RemotePeople, Doubtless):
+class RemoteDoubtless(RemoteExhibits, RemotePeople, Doubtless):
     """An application that runs in a service. Made by `Doubtless` from an address of http(s).
 
     Its methods have the arguments, results and exceptions of the local one. Contracts, credentials

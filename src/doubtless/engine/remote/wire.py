@@ -38,6 +38,7 @@ class Answer:
     status: int
     body: Mapping[str, Json]
     repeated: bool  # an earlier try's answer was lost
+    content: bytes = b""  # where something else than JSON was asked for
 
     @property
     def code(self) -> str:
@@ -58,6 +59,7 @@ class Ask:
     path: str
     query: Mapping[str, str] | None = None
     body: Mapping[str, Json] | None = None
+    is_of_bytes: bool = False  # whether something else than JSON is asked for
     repeatable: bool = True  # doing it twice is doing it once
     answer_s: float = ANSWER_S
 
@@ -134,13 +136,24 @@ class Wire:
             ask.path,
             params=dict(ask.query or {}),
             content=content,
-            headers={} if content is None else {"Content-Type": "application/json"},
+            headers=_headers(ask),
             timeout=httpx2.Timeout(ask.answer_s, connect=CONNECT_S),
         )
         if response.is_redirect:
             where = response.headers.get("location", "?")
             raise SettingsError(f"{self.url} leads on to {where[:200]}: use that address itself")
-        return Answer(status=response.status_code, body=_read(response), repeated=repeated)
+        plain = ask.is_of_bytes and response.is_success
+        return Answer(
+            status=response.status_code,
+            body={} if plain else _read(response),
+            repeated=repeated,
+            content=response.content if plain else b"",
+        )
+
+
+def _headers(ask: Ask) -> dict[str, str]:
+    said = {} if ask.body is None else {"Content-Type": "application/json"}
+    return {**said, "Accept": "*/*"} if ask.is_of_bytes else said
 
 
 def _read(response: httpx2.Response) -> Mapping[str, Json]:

@@ -1,0 +1,89 @@
+"""What a person sees of a page: a picture, its text and its address. Nothing of it takes input."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+import rfc8785
+from playwright.async_api import Error, Locator, Page
+
+from doubtless.core.model import Json
+from doubtless.transports.base import Keep
+from doubtless.transports.browser_guard import Guard
+
+PICTURE_S: Final = 5.0  # a page whose script hangs can't be painted
+TEXT_MAX: Final = 65_536  # characters of a page that are kept
+FRAMES_MAX: Final = 20
+FRESH_S: Final = 1.0  # a picture as old as this is shown again
+REDACTED: Final = "[redacted]"
+
+
+@dataclass(slots=True)
+class View:
+    """One page, as people may see it: without what was filled in as a secret.
+
+    Args:
+        page: The page.
+        boot_s: The boot-time clock, in seconds.
+    """
+
+    page: Page
+    boot_s: Callable[[], float]
+    secrets: set[str] = field(default_factory=set)  # never shown, wherever they stand
+    masked: list[Locator] = field(default_factory=list)  # painted over
+    _last: tuple[float, bytes] | None = None
+
+    async def picture(self) -> bytes | None:
+        """Return the page as it is now, as a JPEG; None where it can't be painted."""
+        now_s = self.boot_s()
+        if self._last is not None and now_s - self._last[0] < FRESH_S:
+            return self._last[1]
+        frames = self.page.frames[:FRAMES_MAX]
+        mask = [*self.masked, *(each.locator("input[type=password]") for each in frames)]
+        try:
+            found = await self.page.screenshot(
+                type="jpeg", quality=60, mask=mask, animations="disabled", timeout=PICTURE_S * 1000
+            )
+        except Error:
+            return None
+        self._last = (self.boot_s(), found)
+        return found
+
+    async def text(self) -> bytes:
+        """Return the page's address, title and text. What stands in fields is no part of it."""
+        try:
+            title = await self.page.title()
+            text = await self.page.evaluate("() => document.body ? document.body.innerText : ''")
+        except Error:
+            title, text = "", "(the page did not say its text)"
+        said = f"{self.page.url}\n{title}\n\n{str(text)[:TEXT_MAX]}"
+        return self.redacted(said).encode()
+
+    async def keep(self, when: str, keep: Keep) -> None:
+        """Store how the page looks, durably.
+
+        Raises:
+            LedgerError: It can't be stored.
+        """
+        self._last = None
+        await keep(f"{when}.txt", await self.text())
+        picture = await self.picture()
+        if picture is not None:
+            await keep(f"{when}.jpg", picture)
+
+    def redacted(self, text: str) -> str:
+        """Return a text without the secrets that were filled in."""
+        for secret in self.secrets:
+            for form in (secret, quote(secret, safe=""), quote_plus(secret)):
+                text = text.replace(form, REDACTED)
+        return text
+
+    def requests(self, guard: Guard) -> bytes:
+        """Return what was sent and what was held back, as JSON."""
+        sent: list[Json] = [
+            {"request": f"{each.method} {each.url}", "status": each.status, "failed": each.failed}
+            for each in guard.sent
+        ]
+        told: Json = {"sent": sent, "held_back": list(guard.held)}
+        return self.redacted(rfc8785.dumps(told).decode()).encode()
