@@ -96,6 +96,8 @@ class Marker:
         """Record the end, whatever it takes: it is tried again for minutes."""
         content = json.dumps(told).encode().ljust(RECORD_BYTES)
         for _ in range(RETRIES):
+            if not os.fstat(self._folder).st_nlink:
+                return  # the marker was deleted: nobody asks any more
             with suppress(OSError):
                 if self._room < 0:
                     self.take_room()
