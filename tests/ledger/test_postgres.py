@@ -8,10 +8,11 @@ from tests.ledger import samples
 from tests.ledger.servers import begin, holds, in_background, wait_until, wait_until_gone
 
 from doubtless.errors import LedgerError, LedgerUnavailable, LedgerUnsafe
-from doubtless.ledger import operations
+from doubtless.ledger import operations, postgres
+from doubtless.ledger.codec import Value
 from doubtless.ledger.group import NOTHING
 from doubtless.ledger.postgres_text import SETTINGS
-from doubtless.ledger.store import open_ledger
+from doubtless.ledger.store import Transaction, open_ledger
 
 FLOOR = "update meta set clock_floor_ms = clock_floor_ms + 3600000 where tenant = 'main'"
 
@@ -278,3 +279,33 @@ def test_a_server_that_crashes_and_comes_back_has_all_that_was_acknowledged(own)
         begin(ledger, "after")
         assert ledger.read(lambda tx: operations.get(tx, "main", "before")) is not None
     assert not holds(url, "meanwhile")
+
+
+ONE: tuple[str, dict[str, Value]] = ("select cast(cast(:n as bigint) as text) || 'a'", {"n": 1})
+TWO: tuple[str, dict[str, Value]] = ("select 2 where cast(:n as bigint) = 0", {"n": 1})
+THREE: tuple[str, dict[str, Value]] = ("select 3 / cast(:n as bigint)", {"n": 1})
+
+
+def test_selects_that_are_asked_together_are_each_answered_as_alone(memory, monkeypatch):
+    monkeypatch.setattr(postgres, "STATEMENTS_MAX", 16)
+    expected = [[("1a",)], [], [(3,)]]
+    assert memory.read(lambda tx: tx.together(ONE, TWO, THREE)) == expected
+
+    def crowded(tx: Transaction) -> None:
+        for number in range(40):  # statements are forgotten again and again
+            tx.tuples(f"select {number}")
+            assert tx.together(ONE, TWO, THREE) == expected
+
+    memory.write(crowded)
+
+
+def test_a_unit_is_taken_back_if_one_of_the_selects_that_it_asked_together_fails(memory):
+    def failing(tx: Transaction) -> None:
+        samples.begin(tx, samples.operation("op"))
+        with pytest.raises(ValueError, match="division by zero"):
+            tx.together(ONE, ("select 3 / cast(:n as bigint)", {"n": 0}), TWO)
+
+    with pytest.raises(LedgerError):
+        memory.write(failing)
+    assert memory.read(lambda tx: operations.get(tx, "main", "op")) is None
+    memory.write(lambda tx: samples.begin(tx, samples.operation("op")))

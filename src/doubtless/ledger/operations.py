@@ -13,7 +13,7 @@ from doubtless.errors import IllegalTransition, OperationNotFound, StaleVersion
 from doubtless.ledger import archive, attempts, claims
 from doubtless.ledger.bodies import put_body, put_contract
 from doubtless.ledger.codec import Value, integer_of, statement, text_of
-from doubtless.ledger.journal import OPERATION, Kind, append, settled
+from doubtless.ledger.journal import APPROVAL, ATTEMPT, EVIDENCE, OPERATION, Kind, append, settled
 from doubtless.ledger.store import Transaction
 
 INSERT: Final = statement(
@@ -114,10 +114,17 @@ def load(
     the oldest before it that is still open or still holds the claim. `newer_twin` matters to a
     failed operation alone, and is None for others.
     """
-    operation = get(tx, tenant, operation_id)
-    if operation is None:
+    of = {"tenant": tenant, "operation_id": operation_id}
+    found, blockers, tried, learnt, approved = tx.together(
+        (GET, {"tenant": tenant, "id": operation_id}),
+        (BLOCKERS, of),
+        (attempts.ATTEMPTS_OF, of),
+        (attempts.EVIDENCE_OF, of),
+        (attempts.APPROVALS_OF, of),
+    )
+    if not found:
         return None
-    blockers = tx.tuples(BLOCKERS, tenant=tenant, operation_id=operation_id)
+    operation = OPERATION.from_row(found[0])
     holder = None
     if operation.claim is not None:
         holder = claims.claim_holder(tx, tenant, operation.source, operation.claim, tx.now_ms)
@@ -126,15 +133,15 @@ def load(
     twin = later_twin(tx, operation) if operation.state is State.FAILED else None
     if latest_wins and older is None and taken_by is not None and taken_by != newer:
         older = taken_by
-    tries = attempts.attempts_of(tx, tenant, operation_id)
-    facts = attempts.evidence_of(tx, tenant, operation_id)
+    tries = tuple(ATTEMPT.from_row(row) for row in tried)
+    facts = tuple(EVIDENCE.from_row(row) for row in learnt)
     if not tries and operation.state.ends:
         tries, facts = archive.with_archived(tx, operation, facts)
     return Record(
         operation=operation,
         attempts=tries,
         evidence=facts,
-        approvals=attempts.approvals_of(tx, tenant, operation_id),
+        approvals=tuple(APPROVAL.from_row(row) for row in approved),
         blockers=tuple(
             Blocker(operation_id=text_of(blocker), state=State(text_of(state)))
             for blocker, state in blockers

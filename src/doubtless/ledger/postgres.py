@@ -163,6 +163,10 @@ class Connection(Checks):
         names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
         return [dict(zip(names, row, strict=True)) for row in rows]
 
+    def together(self, asked: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        """Run statements with one wait for all of them. Raises: what `execute` raises."""
+        return [self._rows(result) for result in self._at_once(asked)]
+
     # The driver's own cursors take three times as long: a unit has many small statements.
 
     def _run(self, sql: str, params: Params) -> "pq.abc.PGresult":
@@ -187,8 +191,7 @@ class Connection(Checks):
 
     def _prepare(self, sql: str) -> tuple[bytes, tuple[str, ...]]:
         if len(self._statements) >= STATEMENTS_MAX:
-            self.script("deallocate all")
-            self._statements.clear()
+            self._forget_statements()
         numbered, names = translated(sql)
         name = b"s%d" % len(self._statements)
         try:
@@ -198,6 +201,10 @@ class Connection(Checks):
         self._checked(result, sql)
         self._statements[sql] = name, names
         return name, names
+
+    def _forget_statements(self) -> None:
+        self.script("deallocate all")
+        self._statements.clear()
 
     def _rows(self, result: "pq.abc.PGresult") -> list[Row]:
         if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
@@ -245,6 +252,8 @@ class Connection(Checks):
 
     def _at_once(self, steps: Sequence[tuple[str, Params]]) -> _Results:
         """Run statements one after the other, with one wait for all of them."""
+        if len(self._statements) + len(steps) > STATEMENTS_MAX:
+            self._forget_statements()  # none of these may go while they are bound
         bound = [self._bound(*step) for step in steps]
         try:
             self._pgconn.enter_pipeline_mode()

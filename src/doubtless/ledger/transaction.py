@@ -1,7 +1,7 @@
 """What a unit of work sees of the database."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from doubtless.core.model import Json
 from doubtless.errors import LedgerError, LedgerUnavailable
@@ -99,6 +99,15 @@ class Session(Protocol):
         ...
 
 
+@runtime_checkable
+class Distant(Protocol):
+    """A connection to a server, where each statement is a journey there and back."""
+
+    def together(self, asked: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        """Run statements that don't depend on one another, in one journey."""
+        ...
+
+
 class Transaction:
     """Statements of one unit of work. Valid only while the unit runs, and only in its thread.
 
@@ -166,6 +175,12 @@ class Transaction:
     def tuples(self, sql: str, /, **params: Value) -> list[Row]:
         """Run a statement and return all its rows as tuples. The quickest way."""
         return self._execute(sql, params)
+
+    def together(self, *asked: tuple[str, Params]) -> list[list[Row]]:
+        """Run selects that don't depend on one another; on a server in one journey."""
+        if isinstance(self._session, Distant):
+            return self._session.together(asked)
+        return [self._execute(sql, params) for sql, params in asked]
 
     def row(self, sql: str, /, **params: Value) -> Mapping[str, Value] | None:
         """Run a statement and return its first row by column names, or None."""
