@@ -104,7 +104,7 @@ def things(app: Doubtless) -> dict[str, Work]:
         "list: cancelled (there is none)": lambda _: people.page(states=[State.CANCELLED]),
         "list: the review queue": lambda _: people.page(states=[State.MANUAL_REVIEW]),
         "list: one tool": lambda _: people.page(filters={"tool": "tariff"}),
-        "list: one principal's own": lambda _: agent.page(),
+        "list: one principal's own, 20": lambda _: agent.page(limit=20),
         "list: a session": lambda _: people.page(filters={"session_id": SESSION.format(11)}),
         "list: no such object": lambda _: people.page(filters={"business_key": '{"a":"b"}'}),
     }
