@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from doubtless.core.contract import Contract, LookupRules
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import (
-    ASKED,
     Attempt,
     Cause,
     Evidence,
@@ -30,6 +29,9 @@ from doubtless.core.model import (
 
 FOREVER_MS = 2**62
 EVENT_TOLERANCE_MS = 300_000  # how much older than the first attempt an event may be
+
+ASKED = frozenset({Source.LOOKUP, Source.OBJECT, Source.MARKER})
+"""Who speaks only when asked: each of these speaks for the moment at which the asking began."""
 
 ATTEMPT_PROOF = {
     Shows.NOT_SENT: Cause.NOT_SENT,

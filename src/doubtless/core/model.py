@@ -95,10 +95,6 @@ class Source(StrEnum):
     OPERATOR = "operator"
 
 
-ASKED = frozenset({Source.LOOKUP, Source.OBJECT, Source.MARKER})
-"""Who speaks only when asked: each of these speaks for the moment at which the asking began."""
-
-
 class Strength(StrEnum):
     """Whether the system that owns the effect says so, or only something that saw it pass."""
 

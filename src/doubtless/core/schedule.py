@@ -3,8 +3,8 @@
 import hashlib
 
 from doubtless.core.contract import Contract
-from doubtless.core.evidence import FOREVER_MS, Finding
-from doubtless.core.model import ASKED, Now, Record, Shows, Source, State, Strength
+from doubtless.core.evidence import ASKED, FOREVER_MS, Finding
+from doubtless.core.model import Now, Record, Shows, Source, State, Strength
 
 REVIEW_PACE_MS = 300_000  # what a person has to decide is still looked at, this often at first
 REVIEW_PACE_MAX_MS = 3_600_000

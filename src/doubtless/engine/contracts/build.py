@@ -62,20 +62,44 @@ def build(
     """
     fill, rule = Defaults(), RULES[said.effect]
     block = next(iter(said.blocks()), None)
-    acts = said.effect not in NO_EFFECT
-    timeout_ms = fill.time("timeout", said.timeout, 30_000)
+    started = _started(name, said, source, kind, fill)
     own = block.asked(said.in_flight_horizon) if block is not None else None
     if own is not None:
         fill.found += _of_its_own(own)
-    asked = bool(said.lookup) or own is None
-    horizon_ms = _horizon_ms(said, fill if acts and asked else Defaults())
+    horizon_ms = started.in_flight_horizon_ms
+    built = replace(
+        started,
+        request=_request(said.request) if said.request else None,
+        action=block.action(place) if block is not None and place is not None else None,
+        response=_response(said, fill) if kind is Kind.HTTP else ResponseRules(),
+        key=_key(said, fill) if said.idempotency else None,
+        condition=_condition(said),
+        lookups=(
+            *([own] if own is not None else []),
+            *_lookups(said, fill, horizon_ms, rule.confirmations),
+        ),
+        approval=_approval(said, fill, started.valid_for_ms),
+        read=_read(said, fill),
+        retry=_retry(said, fill),
+    )
+    return _with_deadlines(built, said, fill, tolerance_ms), tuple(fill.found)
+
+
+def _started(
+    name: str, said: ToolTable, source: SourceRules, kind: Kind, fill: Defaults
+) -> Contract:
+    """Build what the tool's own keys say, its tables apart."""
+    block = next(iter(said.blocks()), None)
+    acts = said.effect not in NO_EFFECT
+    timeout_ms = fill.time("timeout", said.timeout, 30_000)
+    asks_by_itself = block is not None and block.asked(None) is not None and not said.lookup
+    horizon_ms = _horizon_ms(said, fill if acts and not asks_by_itself else Defaults())
     business_key = list(said.business_key)
     if block is not None and not business_key and (found := block.business_key()):
         business_key = fill.fill("business_key", None, found)
-    valid_for_ms = fill.time("valid_for", said.valid_for, HOUR_MS)
     correlation = said.correlation.header if said.correlation else None
     correlation = fill.fill("correlation.header", correlation, "X-Correlation-ID")
-    started = Contract(
+    return Contract(
         tool=name,
         effect=said.effect,
         source=source,
@@ -92,23 +116,10 @@ def build(
         correlation_header=None if correlation == NO_CORRELATION else correlation,
         timeout_ms=timeout_ms,
         in_flight_horizon_ms=horizon_ms,
-        valid_for_ms=valid_for_ms,
+        valid_for_ms=fill.time("valid_for", said.valid_for, HOUR_MS),
         queued_valid_for_ms=said.valid_for or 24 * HOUR_MS,
         dedupe_window_ms=said.dedupe_window or 0,
-        request=_request(said.request) if said.request else None,
-        action=block.action(place) if block is not None and place is not None else None,
-        response=_response(said, fill) if kind is Kind.HTTP else ResponseRules(),
-        key=_key(said, fill) if said.idempotency else None,
-        condition=_condition(said),
-        lookups=(
-            *([own] if own is not None else []),
-            *_lookups(said, fill, horizon_ms, rule.confirmations),
-        ),
-        approval=_approval(said, fill, valid_for_ms),
-        read=_read(said, fill),
-        retry=_retry(said, fill),
     )
-    return _with_deadlines(started, said, fill, tolerance_ms), tuple(fill.found)
 
 
 def _of_its_own(look: LookupRules) -> list[Default]:
