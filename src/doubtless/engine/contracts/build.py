@@ -97,6 +97,7 @@ def _started(
     business_key = list(said.business_key)
     if block is not None and not business_key and (found := block.business_key()):
         business_key = fill.fill("business_key", None, found)
+    valid_for_ms = fill.time("valid_for", said.valid_for, HOUR_MS)
     correlation = said.correlation.header if said.correlation else None
     correlation = fill.fill("correlation.header", correlation, "X-Correlation-ID")
     return Contract(
@@ -116,7 +117,7 @@ def _started(
         correlation_header=None if correlation == NO_CORRELATION else correlation,
         timeout_ms=timeout_ms,
         in_flight_horizon_ms=horizon_ms,
-        valid_for_ms=fill.time("valid_for", said.valid_for, HOUR_MS),
+        valid_for_ms=valid_for_ms,
         queued_valid_for_ms=said.valid_for or 24 * HOUR_MS,
         dedupe_window_ms=said.dedupe_window or 0,
     )
