@@ -21,6 +21,7 @@ def short(put: Callable[[Any, str, int], None] = setattr) -> None:
 
 IDLE_LOOKS = 5  # in a row in which no thread of it is at work
 WITHIN_S = 20
+POLL_S = 0.01
 
 
 def stop(pid: int) -> None:
@@ -33,7 +34,7 @@ def stop(pid: int) -> None:
         assert time.monotonic() < end, "it is at work all the time"
         states = [each.read_text().rpartition(")")[2].split()[0] for each in _threads(pid)]
         idle = idle + 1 if set(states) == {"S"} else 0
-        time.sleep(0.01)
+        time.sleep(POLL_S)
     os.kill(pid, signal.SIGSTOP)
 
 

@@ -19,6 +19,7 @@ from tests.actions.file_tools import (
     reviewed,
     save,
 )
+from tests.actions.told import reconcile, result
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ async def test_an_unknown_that_meets_other_content_goes_to_a_person(folder, agen
     async with opened(folder) as app:
         await reviewed(app)
         outcome = await app.outcome("one")
-    assert outcome.reconcile["request"] == f"sha256sum {report(folder)}"
+    assert reconcile(outcome)["request"] == f"sha256sum {report(folder)}"
     assert report(folder).read_text(encoding="utf-8") == "theirs"
 
 
@@ -187,11 +188,11 @@ async def test_a_file_is_copied_as_it_was_and_folders_are_made_down_to_the_last(
     async with opened(folder) as app:
         outcome = await app.call("save", {"name": "out.bin"})
     assert outcome.status == "succeeded", outcome
-    assert outcome.result["bytes"] == len(content)
+    assert result(outcome)["bytes"] == len(content)
     assert (folder / "files/reports/out.bin").read_bytes() == content
     declare(folder, 'make_directory = "{args.name}"')
     async with opened(folder) as app:
         made = await app.call("save", {"name": "a/b/c"})
         again = await app.call("save", {"name": "a/b/c"}, operation_id="other")
-    assert (made.result["changed"], again.result["changed"]) == (True, False)
+    assert (result(made)["changed"], result(again)["changed"]) == (True, False)
     assert (folder / "files/a/b/c").is_dir()

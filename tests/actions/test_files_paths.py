@@ -17,6 +17,7 @@ from tests.actions.file_tools import (
     report,
     save,
 )
+from tests.actions.told import action
 
 from doubtless import Doubtless
 from doubtless.engine.contracts import load_contracts, parse_contracts
@@ -173,5 +174,5 @@ def test_the_object_of_a_file_is_its_path_and_braces_of_a_folder_are_kept(tmp_pa
     declare(folder, WRITES)
     tool = load_contracts(folder / "contracts.toml").tools["save"]
     assert tool.business_key == ("name",)
-    assert tool.action["path"] == ["reports", "{args.name}.md"]
-    assert tool.action["root"] == f"{tmp_path}/odd {{{{name}}}}/files"
+    assert action(tool)["path"] == ["reports", "{args.name}.md"]
+    assert action(tool)["root"] == f"{tmp_path}/odd {{{{name}}}}/files"

@@ -22,6 +22,7 @@ from tests.actions.shell_tools import (
     runs,
     thread,
 )
+from tests.actions.told import result
 
 from doubtless.cli import cli
 from doubtless.errors import DecisionRefused
@@ -81,7 +82,7 @@ async def test_a_process_that_is_killed_at_any_stage_leads_to_one_run(
     async with opened(folder) as app:
         outcome = await app.wait("one", timeout=ANSWER_S)
     assert (outcome.status, outcome.attempts) == ("succeeded", attempts)
-    assert outcome.result["stdout"] == "did a\n"
+    assert result(outcome)["stdout"] == "did a\n"
     assert runs(folder) == ["a"]
 
 

@@ -31,16 +31,12 @@ def rows(folder, tenant: str) -> dict[str, list[tuple[object, ...]]]:
     """All that a tenant has in the ledger, by table; what tells of the ledger as a whole aside."""
     with open_ledger(f"sqlite:///{folder / 'ledger.db'}", inline=True) as ledger:
         names = [str(row[0]) for row in ledger.read(lambda tx: tx.tuples(TABLES))]
-        return {
-            name: ledger.read(
-                lambda tx, n=name: tx.tuples(
-                    f"select * from {n} where tenant = :tenant",  # noqa: S608
-                    tenant=tenant,
-                )
-            )
-            for name in names
-            if name not in ("meta", "migration", "at_work")
-        }
+
+        def of(name: str) -> list[tuple[object, ...]]:
+            sql = f"select * from {name} where tenant = :tenant"  # noqa: S608 - names of our own
+            return list(ledger.read(lambda tx: tx.tuples(sql, tenant=tenant)))
+
+        return {name: of(name) for name in names if name not in ("meta", "migration", "at_work")}
 
 
 @pytest.mark.proves("SCALE-7")

@@ -85,6 +85,7 @@ def test_a_step_that_never_gets_its_locks_changes_nothing_and_says_so(
     monkeypatch.setattr(applying, "PATIENCE_S", 0.0)
     monkeypatch.setattr(applying, "LOCK_WAIT_MS", 20)
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.02)
+    other: apsw.Connection | psycopg.Connection
     if database == "sqlite":
         other = apsw.Connection(str(path))
         other.execute("begin immediate")

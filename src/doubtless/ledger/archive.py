@@ -200,7 +200,10 @@ def move(tx: Transaction, tenant: str, operation_id: str, *, version: int) -> bo
 
 def digest_of(rows: Sequence[Row]) -> str:
     """Return the SHA-256 of a journal: of each row its number, its time and its text, in lines."""
-    lines = (f"{seq} {at_ms} {text_of(entries)}\n" for seq, _, at_ms, entries in rows)
+    lines = (
+        f"{integer_of(seq)} {integer_of(at_ms)} {text_of(entries)}\n"
+        for seq, _, at_ms, entries in rows
+    )
     return sha256("".join(lines).encode()).hexdigest()
 
 
