@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     print("\n".join(lines))
     if said.evidence is not None:
-        command = f"make scale ARGS='--settled {said.settled}'"
+        command = f"make scale ARGS='--ledger postgresql://… --settled {said.settled}'"
         record(said.evidence, "scale", "Many settled operations", command, lines)
     return 0 if all(each.ratio <= RATIO_MAX for each in taken) else 1
 
