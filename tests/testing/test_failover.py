@@ -13,7 +13,7 @@ from doubtless.testing.failover import Plan, Result
 from doubtless.testing.postgres_server import scratch
 
 SLICE = Plan(
-    sides=Sides(seed=2, pace=SHORT, workers=0, callers=6, think_s=0.1, asked_max=30),
+    sides=Sides(seed=2, pace=SHORT, workers=0, callers=4, think_s=0.2, asked_max=10),
     times=3,
     pause_max_s=0.5,
     ahead=5,
