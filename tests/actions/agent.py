@@ -132,6 +132,7 @@ async def act(told: dict[str, Any]) -> None:
     app = Doubtless(
         f"sqlite:///{told['folder']}/d.db",
         contracts=f"{told['folder']}/contracts.toml",
+        secrets=f"{told['folder']}/secrets",
         worker=False,
     )
     async with app:

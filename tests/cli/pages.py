@@ -62,6 +62,7 @@ KINDS: Final[Mapping[str, str]] = {
     "EffectName": "an effect, see below",
     "FileTable": "[files](actions-files.md)",
     "ShellTable": "[commands](actions-shell.md)",
+    "SshTable": "[hosts, by SSH](actions-ssh.md)",
     "GitPushTable": "[pushing to git](actions-git.md)",
     "JsonValue": "not in this release",
 }

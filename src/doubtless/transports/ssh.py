@@ -149,6 +149,9 @@ class SshTransport:
 
         Where nothing began, the attempts so far are ruled out first: see the module's text.
         """
+        if errand.baseline is None:  # it is durable before the gate, and no gate opens now
+            told = "no attempt came as far as to know how things stood before"
+            return Sighting(shows=Shows.ABSENT, detail=told)
         try:
             async with talking(errand, self._workplace) as talk:
                 return await _look(errand, talk)

@@ -88,13 +88,12 @@ def _without_run(case: Case) -> Sighting:
     if at_end:
         return case.seen(Shows.APPLIED, "its process is gone, and all is done")
     gone = "its process is gone, and its attempts can't begin any more"
-    if facts.was_seen:
-        return case.seen(Shows.CONFLICT, f"it was seen at work; {gone}")
-    if not facts.steps:
-        return case.seen(Shows.ABSENT, f"{gone}; it had begun no step")
-    if rules is None or phase is None or (phase == ABSENT and not rules.never_started):
+    told = rules is not None and phase is not None and (phase != ABSENT or rules.never_started)
+    if facts.steps and not told:
         return case.seen(Shows.CONFLICT, gone)
-    return case.seen(Shows.ABSENT, f"{gone}: it goes on after what is reported")
+    if facts.was_seen:  # what was seen at work is never called absent: it has failed
+        return case.seen(Shows.NOT_APPLIED, f"it was seen at work; {gone}")
+    return case.seen(Shows.ABSENT, f"{gone}: what is left of it can be done")
 
 
 def _ended(case: Case) -> Sighting:
