@@ -138,6 +138,15 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "GIT-8": "A process that is killed, or stopped past its lease, leaves one change.",
     "GIT-9": "Text that is no name of a ref is refused before anything is run.",
     "GIT-10": "A credential reaches git alone, and only the pinned host key is trusted.",
+    "BROWSER-1": "A form is sent once; pictures, text and address of its page are kept for people.",
+    "BROWSER-2": "Before the act nothing leaves a page that acts: what fails there is not sent.",
+    "BROWSER-3": "What a page did not confirm goes straight to a person, and is never sent again.",
+    "BROWSER-4": "What would act twice, or can't be seen, does not leave a page.",
+    "BROWSER-5": "A page stays open for a bounded time until it is settled, to be watched only.",
+    "BROWSER-6": "A secret that a script fills in stands in no exhibit and no outcome.",
+    "BROWSER-7": "A script that can't be run is said, with nothing done.",
+    "BROWSER-8": "A process that is killed, or stopped past its lease, leaves one effect or none.",
+    "BROWSER-9": "A block or an address that can't be meant is refused with its place.",
     # The invariants of the model.
     "INV-1": "An operation has at most one effect, unless an operator decided otherwise.",
     "INV-2": "What succeeded exists; what is proven absent, rejected or cancelled does not.",
@@ -254,6 +263,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "SSH-12": "A marker tells machines, in JSON, how far its operation is.",
     "SSH-13": "What is sent to a host runs in any POSIX shell.",
     "SSH-14": "An SSH block that can't be meant is told with its place and mend.",
+    "SSH-15": "`stop` ends what runs on a host, proves it, and says nothing of the effect.",
     # Function tools.
     "TOOL-1": "What a function returns is its success; what escapes it is unknown, never failed.",
     "TOOL-2": "Only what its author names as proof shows that a function did nothing.",

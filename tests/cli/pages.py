@@ -64,6 +64,7 @@ KINDS: Final[Mapping[str, str]] = {
     "ShellTable": "[commands](actions-shell.md)",
     "SshTable": "[hosts, by SSH](actions-ssh.md)",
     "GitPushTable": "[pushing to git](actions-git.md)",
+    "BrowserTable": "[pages](actions-browser.md)",
     "JsonValue": "not in this release",
 }
 WORDS: Final[Mapping[str, type[StrEnum]]] = {

@@ -110,7 +110,7 @@ class Serving:
         with contextlib.closing(connection):
             connection.request(method, path, content, said)
             response = connection.getresponse()
-            text = response.read().decode()
+            text = response.read().decode(errors="replace")  # a picture has none
             named = {name.lower(): value for name, value in response.getheaders()}
             return Answer(status=response.status, headers=named, text=text)
 

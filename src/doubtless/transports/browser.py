@@ -107,6 +107,7 @@ class _Trial:
     async def keep_the_end(self) -> None:
         """Store how it ended. Nothing depends on it."""
         view, keep = self.opened.view, self.errand.keep
+        await self.form.end()
         try:
             await keep("requests.json", view.requests(self.opened.guard))
             await view.keep("end", keep)

@@ -7,6 +7,7 @@ async def submit(page: Page, form: Form) -> Json:
     return {"receipt": await form.confirmed()}
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -20,6 +21,7 @@ from doubtless.transports.browser_guard import Guard, origin_of
 from doubtless.transports.browser_view import View
 
 CONFIRMED_MAX: Final = 10_000  # characters of a confirmation that are returned
+LOADS_MAX: Final = 5  # pages after the act of which each is kept in place of the one before
 
 
 class Form:
@@ -31,6 +33,7 @@ class Form:
         self._errand, self._view, self._guard = errand, view, guard
         self._gate, self._watch, self._place = gate, watch, place
         self._confirmation: Locator | None = None
+        self._looks: list[asyncio.Task[None]] = []
         self.has_acted = False
         self.is_confirmed = False
 
@@ -67,7 +70,7 @@ class Form:
         secret = self._place.secret(name)
         field = self._page.locator(selector)
         self._view.secrets.add(secret)
-        self._view.masked.append(field)
+        await field.evaluate("field => { field.style.webkitTextSecurity = 'disc'; }")
         await field.fill(secret)
 
     @asynccontextmanager
@@ -101,6 +104,7 @@ class Form:
         self._watch.sent_bytes = 1  # from here on the page may send, at any time
         self.has_acted = True
         self._guard.open(write_by_s)
+        self._page.on("load", self._loaded)
         yield
         await self._keep_what_is_shown("after")
 
@@ -120,6 +124,16 @@ class Form:
         text = await self._confirmation.inner_text()
         self.is_confirmed = True
         return self._view.redacted(text)[:CONFIRMED_MAX]
+
+    async def end(self) -> None:
+        """Follow the page no further."""
+        self._page.remove_listener("load", self._loaded)
+        await asyncio.gather(*self._looks)
+
+    def _loaded(self, _: Page) -> None:
+        """Keep where the act has led to: should this process die, it is what is left to look at."""
+        if len(self._looks) < LOADS_MAX:
+            self._looks.append(asyncio.create_task(self._keep_what_is_shown("after")))
 
     async def _keep_what_is_shown(self, when: str) -> None:
         """Store how the page looks. Nothing depends on it once something was done."""

@@ -109,7 +109,9 @@ class Pages:
             await context.route(EVERYTHING, guard.request)
             await context.route_web_socket(EVERYTHING, guard.socket)
             await context.add_init_script(NO_SIDE_DOORS)
-            opened = Opened(context, View(await context.new_page(), self._boot_s), guard)
+            page = await context.new_page()
+            painter = await context.new_cdp_session(page)
+            opened = Opened(context, View(page, painter, self._boot_s), guard)
         except BaseException:
             self._soon(context.close)
             raise

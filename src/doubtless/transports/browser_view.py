@@ -1,20 +1,22 @@
 """What a person sees of a page: a picture, its text and its address. Nothing of it takes input."""
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, quote_plus
 
+import anyio
 import rfc8785
-from playwright.async_api import Error, Locator, Page
+from playwright.async_api import CDPSession, Error, Page
 
 from doubtless.core.model import Json
 from doubtless.transports.base import Keep
 from doubtless.transports.browser_guard import Guard
 
-PICTURE_S: Final = 5.0  # a page whose script hangs can't be painted
+PICTURE_S: Final = 3.0  # a page whose script hangs can't be painted
+TEXT_S: Final = 1.0  # nor says it anything while it goes to another address
 TEXT_MAX: Final = 65_536  # characters of a page that are kept
-FRAMES_MAX: Final = 20
 FRESH_S: Final = 1.0  # a picture as old as this is shown again
 REDACTED: Final = "[redacted]"
 
@@ -25,13 +27,14 @@ class View:
 
     Args:
         page: The page.
+        painter: Paints it even while it goes to another address.
         boot_s: The boot-time clock, in seconds.
     """
 
     page: Page
+    painter: CDPSession
     boot_s: Callable[[], float]
     secrets: set[str] = field(default_factory=set)  # never shown, wherever they stand
-    masked: list[Locator] = field(default_factory=list)  # painted over
     _last: tuple[float, bytes] | None = None
 
     async def picture(self) -> bytes | None:
@@ -39,24 +42,24 @@ class View:
         now_s = self.boot_s()
         if self._last is not None and now_s - self._last[0] < FRESH_S:
             return self._last[1]
-        frames = self.page.frames[:FRAMES_MAX]
-        mask = [*self.masked, *(each.locator("input[type=password]") for each in frames)]
         try:
-            found = await self.page.screenshot(
-                type="jpeg", quality=60, mask=mask, animations="disabled", timeout=PICTURE_S * 1000
-            )
-        except Error:
+            with anyio.fail_after(PICTURE_S):
+                said = {"format": "jpeg", "quality": 60}
+                found = await self.painter.send("Page.captureScreenshot", said)
+        except (Error, TimeoutError):
             return None
-        self._last = (self.boot_s(), found)
-        return found
+        picture = base64.b64decode(found["data"])
+        self._last = (self.boot_s(), picture)
+        return picture
 
     async def text(self) -> bytes:
         """Return the page's address, title and text. What stands in fields is no part of it."""
         try:
-            title = await self.page.title()
-            text = await self.page.evaluate("() => document.body ? document.body.innerText : ''")
-        except Error:
-            title, text = "", "(the page did not say its text)"
+            with anyio.fail_after(TEXT_S):
+                title = await self.page.title()
+                text = await self.page.evaluate("() => document.body?.innerText ?? ''")
+        except (Error, TimeoutError):
+            title, text = "", "(the page did not say its text: it was busy, or on its way)"
         said = f"{self.page.url}\n{title}\n\n{str(text)[:TEXT_MAX]}"
         return self.redacted(said).encode()
 
@@ -67,10 +70,10 @@ class View:
             LedgerError: It can't be stored.
         """
         self._last = None
-        await keep(f"{when}.txt", await self.text())
         picture = await self.picture()
         if picture is not None:
             await keep(f"{when}.jpg", picture)
+        await keep(f"{when}.txt", await self.text())
 
     def redacted(self, text: str) -> str:
         """Return a text without the secrets that were filled in."""
