@@ -139,7 +139,7 @@ def cli(context: click.Context, debug: bool) -> None:
 )
 @click.option("--supersedes", metavar="ID", help="What it stands in for. A link, no more.")
 @click.option("--wait", "wait_ms", type=DURATION, help="Look it up for so long if it is unknown.")
-@with_settings("ledger", "contracts", "secrets", "principal", "app")
+@with_settings("ledger", "tenant", "contracts", "secrets", "principal", "app")
 def call(settings: Settings, *, tool: str, arguments: "dict[str, Json]", **said: object) -> int:
     """Carry out one operation with TOOL, at most once, and print its outcome as JSON.
 
@@ -163,7 +163,7 @@ def call(settings: Settings, *, tool: str, arguments: "dict[str, Json]", **said:
 @click.option("--mark-duplicate", is_flag=True, help="With again: the new one may be a duplicate.")
 @click.option("--wait", "wait_ms", type=DURATION, help="Look it up for so long afterwards.")
 @as_json
-@with_settings("ledger", "contracts", "secrets", "operator", "app")
+@with_settings("ledger", "tenant", "contracts", "secrets", "operator", "app")
 def resolve(
     settings: Settings,
     *,
@@ -212,7 +212,7 @@ def operations() -> None:
 @click.option("--older-than", "older_than_ms", type=DURATION, help="Only those asked for before.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
 @as_json
-@with_settings("ledger")
+@with_settings("ledger", "tenant")
 def list_operations(
     settings: Settings, *, states: tuple[str, ...], limit: int, as_json: bool, **filters: object
 ) -> int:
@@ -223,7 +223,7 @@ def list_operations(
     from doubtless.cli_list import write_list
     from doubtless.cli_read import open_reader
 
-    with open_reader(settings.ledger) as reader:
+    with open_reader(settings.ledger, tenant=settings.tenant) as reader:
         found = reader.operations(states=_states(states), limit=limit, **filters)  # type: ignore[arg-type]
     if as_json:
         _print_json([each.outcome.to_json() for each in found])
@@ -244,13 +244,13 @@ def _states(said: Sequence[str]) -> "tuple[State, ...]":
 @click.argument("operation_id", metavar="ID")
 @click.option("--brief", is_flag=True, help="Only what happened, without what it was decided from.")
 @as_json
-@with_settings("ledger")
+@with_settings("ledger", "tenant")
 def show_operation(settings: Settings, *, operation_id: str, brief: bool, as_json: bool) -> int:
     """Explain the operation ID: where it stands and why, what happened, what you can decide."""
     from doubtless.cli_read import open_reader
     from doubtless.cli_show import shown_data, write_operation, write_timeline
 
-    with open_reader(settings.ledger) as reader:
+    with open_reader(settings.ledger, tenant=settings.tenant) as reader:
         shown = reader.operation(operation_id)
     if as_json:
         left: list[Json] = [each.to_json() for each in shown.exhibits]
@@ -270,7 +270,7 @@ operations.add_command(exhibit)
 @click.argument("operation_id", metavar="ID")
 @click.option("--note", required=True, help="Why.")
 @as_json
-@with_settings("ledger", "operator", "app")
+@with_settings("ledger", "tenant", "operator", "app")
 def stop_operation(settings: Settings, *, operation_id: str, note: str, as_json: bool) -> int:
     """End the processes that run for the operation ID, on the host where they run.
 
@@ -296,13 +296,13 @@ def sessions() -> None:
 @sessions.command("show")
 @click.argument("session_id", metavar="ID")
 @as_json
-@with_settings("ledger", "principal")
+@with_settings("ledger", "tenant", "principal")
 def show_session(settings: Settings, *, session_id: str, as_json: bool) -> int:
     """Show what a principal did in the session ID: what a restarted agent reads first."""
     from doubtless.cli_list import write_session
     from doubtless.cli_read import open_reader
 
-    with open_reader(settings.ledger) as reader:
+    with open_reader(settings.ledger, tenant=settings.tenant) as reader:
         record = reader.session(session_id, settings.principal)
     if as_json:
         _print_json(record.to_json())

@@ -136,7 +136,14 @@ def within(application: Doubtless, act: Callable[[Doubtless], Awaitable[T]]) -> 
         raise
 
 
-def opened(settings: Settings, *, worker: bool, tools: bool) -> Doubtless:
+def opened(
+    settings: Settings,
+    *,
+    worker: bool,
+    tools: bool,
+    retention: str | None = None,
+    archive_after: str | None = None,
+) -> Doubtless:
     """Return the application that the settings name. It is not open yet.
 
     Raises:
@@ -155,12 +162,15 @@ def opened(settings: Settings, *, worker: bool, tools: bool) -> Doubtless:
         principal=settings.principal,
         secrets=settings.secrets if tools else None,
         worker=worker,
+        tenant=settings.tenant,
+        retention=retention,
+        archive_after=archive_after,
     )
 
 
 def _imported(settings: Settings, place: str) -> Doubtless:
     """Import the application that --app names."""
-    clash = sorted(settings.flags & {"ledger", "contracts", "secrets", "principal"})
+    clash = sorted(settings.flags & {"ledger", "tenant", "contracts", "secrets", "principal"})
     if clash:
         raise SettingsError(f"--app brings its own {', '.join(clash)}: leave --{clash[0]} out")
     module, _, name = place.partition(":")

@@ -14,7 +14,7 @@ from doubtless.core.outcome import instant
 
 def seen(settings: Settings, operation_id: str) -> Shown:
     """Read an operation as it stands."""
-    with open_reader(settings.ledger) as reader:
+    with open_reader(settings.ledger, tenant=settings.tenant) as reader:
         return reader.operation(operation_id)
 
 
@@ -78,7 +78,7 @@ def vote(
         say = app.approve if word == "approve" else app.deny
         return await say(operation_id, operator=operator, note=note, payload_hash=bound)
 
-    return within(Doubtless(settings.ledger, worker=False), act)
+    return within(Doubtless(settings.ledger, tenant=settings.tenant, worker=False), act)
 
 
 def write_result(word: str, outcome: Outcome) -> None:

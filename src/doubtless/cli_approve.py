@@ -19,7 +19,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for 
 @note
 @payload_hash
 @as_json
-@with_settings("ledger", "operator")
+@with_settings("ledger", "tenant", "operator")
 def approve(settings: Settings, *, operation_id: str, as_json: bool, **said: str | None) -> int:
     """Show what the operation ID would execute, and approve it.
 
@@ -34,7 +34,7 @@ def approve(settings: Settings, *, operation_id: str, as_json: bool, **said: str
 @note
 @payload_hash
 @as_json
-@with_settings("ledger", "operator")
+@with_settings("ledger", "tenant", "operator")
 def deny(settings: Settings, *, operation_id: str, as_json: bool, **said: str | None) -> int:
     """Show what the operation ID would execute, and deny it: it is rejected, and nothing is sent.
 

@@ -19,7 +19,7 @@ def events() -> None:
 @click.option("--source", metavar="NAME", help="Only this source's.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True)
 @as_json
-@with_settings("ledger")
+@with_settings("ledger", "tenant")
 def list_events(
     settings: Settings, *, unmatched: bool, source: str | None, limit: int, as_json: bool
 ) -> int:
@@ -39,7 +39,7 @@ def list_events(
 @click.argument("operation_id", metavar="OPERATION")
 @click.option("--note", required=True, help="Why it is this one.")
 @as_json
-@with_settings("ledger", "operator")
+@with_settings("ledger", "tenant", "operator")
 def match_event(
     settings: Settings, *, event: str, operation_id: str, note: str, as_json: bool
 ) -> int:
@@ -67,7 +67,7 @@ def match_event(
 )
 @click.option("--event-id", metavar="ID", help="Its id, where that isn't in it.")
 @click.option("--occurred-at", metavar="INSTANT", help="When it happened: RFC 3339 or seconds.")
-@with_settings("ledger", "contracts", "principal", "app")
+@with_settings("ledger", "tenant", "contracts", "principal", "app")
 def add_event(
     settings: Settings,
     *,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file to write; an existing one is not replaced. Without it: to stdout.",
 )
-@with_settings("ledger")
+@with_settings("ledger", "tenant")
 def exhibit(
     settings: Settings, *, operation_id: str, name: str, attempt: int | None, output: Path | None
 ) -> int:
@@ -35,7 +35,7 @@ def exhibit(
     from doubtless.cli_read import open_reader
     from doubtless.cli_text import clean
 
-    with open_reader(settings.ledger) as reader:
+    with open_reader(settings.ledger, tenant=settings.tenant) as reader:
         content = reader.exhibit(operation_id, name, attempt)
     if output is None:
         click.get_binary_stream("stdout").write(content)
@@ -57,8 +57,7 @@ def write_exhibits(shown: "Shown", settings: Settings) -> None:
 
 
 def _lines(shown: "Shown", settings: Settings) -> Iterator["Line"]:
-    from doubtless.cli_text import Line, clean, columns, command
-    from doubtless.ledger.address import masked
+    from doubtless.cli_text import Line, clean, columns, command, where
 
     if not shown.exhibits:
         return
@@ -74,6 +73,4 @@ def _lines(shown: "Shown", settings: Settings) -> Iterator["Line"]:
     if attempts != {last.attempt}:
         words.append(f"--attempt {last.attempt}")
     words.append(f"--output {shlex.quote(last.name)}")
-    if "ledger" in settings.flags:
-        words.append(f"--ledger {shlex.quote(masked(settings.ledger))}")
-    yield from command(words, width=columns(), indent="  ")
+    yield from command([*words, *where(settings)], width=columns(), indent="  ")

@@ -36,10 +36,10 @@ def found(
 ) -> list[InboxEvent]:
     """Return events, newest first. Nothing is changed or created."""
     be_there(settings.ledger)
-    matched = False if unmatched else None
+    tenant, matched = settings.tenant, False if unmatched else None
     with open_ledger(settings.ledger, inline=True) as ledger:
         some = ledger.read(
-            lambda tx: inbox.listed(tx, "main", matched=matched, source=source, limit=limit)
+            lambda tx: inbox.listed(tx, tenant, matched=matched, source=source, limit=limit)
         )
     return [shown(event) for event in some]
 
@@ -111,7 +111,7 @@ def add(
     )
     by = Principal(name=settings.principal, role=Role.WORKER)
     with open_ledger(settings.ledger) as ledger:
-        book = Book(registry, Surroundings(), ledger.id)
+        book = Book(registry, Surroundings(), ledger.id, tenant=settings.tenant)
         return ingested(ledger.write(lambda tx: ingest.take_in(book, tx, arrived, delivered_by=by)))
 
 

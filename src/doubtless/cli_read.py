@@ -74,8 +74,8 @@ def be_there(address: str) -> None:
 
 
 @contextmanager
-def open_reader(address: str) -> Iterator["Reader"]:
-    """Open an existing ledger for reading.
+def open_reader(address: str, *, tenant: str) -> Iterator["Reader"]:
+    """Open a tenant's part of an existing ledger for reading.
 
     Raises:
         SettingsError: There is none.
@@ -83,15 +83,15 @@ def open_reader(address: str) -> Iterator["Reader"]:
     """
     be_there(address)
     with open_ledger(address, inline=True) as ledger:
-        yield Reader(ledger)
+        yield Reader(ledger, tenant)
 
 
 class Reader:
-    """Reads operations of all principals."""
+    """Reads operations of all principals of a tenant."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, tenant: str) -> None:
         self._ledger = ledger
-        self._book = Book(Registry(), Surroundings(), ledger.id)
+        self._book = Book(Registry(), Surroundings(), ledger.id, tenant=tenant)
 
     def operations(
         self,

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
@@ -18,6 +18,7 @@ from doubtless.errors import SettingsError
 FILE: Final = "doubtless.toml"
 LEDGER: Final = "sqlite:///doubtless.db"
 CONTRACTS: Final = "contracts.toml"
+TENANT: Final = "main"
 
 Command: TypeAlias = Callable[..., int]
 F = TypeVar("F", bound=Callable[..., object])
@@ -28,6 +29,7 @@ class Settings:
     """What is in force. `said` names what was not left to its default, `flags` what a flag said."""
 
     ledger: str = LEDGER
+    tenant: str = TENANT
     contracts: str = CONTRACTS
     secrets: str | None = None
     principal: str = "local"
@@ -39,6 +41,7 @@ class Settings:
 
 OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "ledger": ("ADDRESS", f"The ledger's address [default: {LEDGER}]"),
+    "tenant": ("NAME", f"Whose part of the ledger [default: {TENANT}]"),
     "contracts": ("FILE", f"The contract file [default: {CONTRACTS}]"),
     "secrets": ("FOLDER", "A folder with one file for each credential"),
     "principal": ("NAME", "In whose name calls are made [default: local]"),
@@ -82,8 +85,20 @@ def in_force(said: Mapping[str, object]) -> Settings:
     values = from_file(Path(FILE)) | {
         name: str(value) for name, value in said.items() if value is not None
     }
+    if "tenant" in values and "tenant" in said:
+        _check_tenant(values["tenant"], flags, said)
     found = replace(Settings(), said=frozenset(values), flags=frozenset(flags))
     return replace(found, **values)  # type: ignore[arg-type]
+
+
+def _check_tenant(name: str, flags: Collection[str], said: Mapping[str, object]) -> None:
+    from doubtless.engine.book import checked_tenant  # noqa: PLC0415 - slow, and seldom needed
+
+    place = f"{FILE}: tenant" if said["tenant"] is None else "DOUBTLESS_TENANT"
+    try:
+        checked_tenant(name)
+    except SettingsError as error:
+        raise SettingsError(f"{'--tenant' if 'tenant' in flags else place}: {error}") from error
 
 
 def from_file(path: Path) -> dict[str, str]:
@@ -137,6 +152,27 @@ class Duration(click.ParamType[int]):
 
 
 DURATION: Final = Duration()
+
+
+class KeepTime(click.ParamType[str]):
+    """For how long settled operations keep what they carry: a day at least, such as 90d."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Check it."""
+        from doubtless.engine.retention import keep_ms  # noqa: PLC0415 - slow, and seldom needed
+
+        try:
+            keep_ms(str(value))
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+        return str(value)
+
+
+KEEP_TIME: Final = KeepTime()
 
 
 class Arguments(click.ParamType[dict[str, object]]):

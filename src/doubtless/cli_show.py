@@ -1,7 +1,6 @@
 """One operation for a person: what is known, why, what led there, and what may be decided now."""
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -15,6 +14,7 @@ from doubtless.cli_text import (
     columns,
     command,
     state_style,
+    where,
     why,
     wrapped,
     write,
@@ -22,7 +22,6 @@ from doubtless.cli_text import (
 from doubtless.core.decisions import Word
 from doubtless.core.model import Json
 from doubtless.core.outcome import instant
-from doubtless.ledger.address import masked
 
 LABEL: Final = 11  # columns of the names of facts
 AT: Final = 14  # columns of a time in the timeline, with the indent
@@ -339,9 +338,7 @@ def resolve_words(shown: Shown, word: Word, settings: Settings) -> list[str]:
     words += [f"--version {operation.version}", "--note 'what you saw, and where'"]
     if word is Word.DONE:
         words.append("--provider-operation-id ID")
-    if "ledger" in settings.flags:
-        words.append(f"--ledger {shlex.quote(masked(settings.ledger))}")
-    return words
+    return [*words, *where(settings)]
 
 
 def _votes(shown: Shown, settings: Settings, width: int) -> Iterator[Line]:
@@ -350,9 +347,7 @@ def _votes(shown: Shown, settings: Settings, width: int) -> Iterator[Line]:
     if operation.state != "awaiting_approval":
         return
     yield from (Line(""), Line("It waits for a person's approval", "strong"))
-    seen = ["--note 'why'", f"--payload-hash {operation.payload_hash}"]
-    if "ledger" in settings.flags:
-        seen.append(f"--ledger {shlex.quote(masked(settings.ledger))}")
+    seen = ["--note 'why'", f"--payload-hash {operation.payload_hash}", *where(settings)]
     for word in ("approve", "deny"):
         yield from command(["doubtless", word, operation.id, *seen], width=width, indent="  ")
 

@@ -1,6 +1,7 @@
 """Text for people: lines that fit the terminal, safe to show, and the words for each cause."""
 
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -10,7 +11,9 @@ from typing import Final, Literal
 
 import click
 
+from doubtless.cli_settings import Settings
 from doubtless.core.model import Cause, Json, State
+from doubtless.ledger.address import masked
 
 COLUMNS: Final = 100  # nothing is written wider than this
 COLUMNS_MIN: Final = 40
@@ -86,6 +89,16 @@ def command(words: Iterable[str], *, width: int, indent: str) -> Iterator[Line]:
         else:
             line = f"{line} {word}" if line.strip() else f"{line}{word}"
     yield Line(line)
+
+
+def where(settings: Settings) -> list[str]:
+    """Return the flags that lead another command to the same part of the same ledger."""
+    words = []
+    if "ledger" in settings.flags:
+        words.append(f"--ledger {shlex.quote(masked(settings.ledger))}")
+    if "tenant" in settings.flags:
+        words.append(f"--tenant {settings.tenant}")
+    return words
 
 
 def state_style(state: str) -> Style:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import click
 
-from doubtless.cli_settings import length
+from doubtless.cli_settings import Settings, length
 from doubtless.cli_text import Line, write
 from doubtless.core.model import Json, Role
 from doubtless.core.outcome import instant
@@ -13,10 +13,12 @@ from doubtless.ledger.tokens import Token
 from doubtless.service import auth
 
 
-def create(address: str, *, name: str, role: str, expires_ms: int | None) -> None:
+def create(settings: Settings, *, name: str, role: str, expires_ms: int | None) -> None:
     """Make a token and print it, alone, so that it can be piped."""
-    with open_ledger(address) as ledger:
-        issued = auth.issue(ledger, name, Role(role), lifetime_ms=expires_ms)
+    with open_ledger(settings.ledger) as ledger:
+        issued = auth.issue(
+            ledger, name, Role(role), tenant=settings.tenant, lifetime_ms=expires_ms
+        )
     token = issued.token
     until = f", until {instant(token.expires_ms)}" if token.expires_ms is not None else ""
     told = f"doubtless: {token.id}: {token.role} {token.name}{until}. It is shown this once."
@@ -24,10 +26,10 @@ def create(address: str, *, name: str, role: str, expires_ms: int | None) -> Non
     click.echo(issued.secret)
 
 
-def found(address: str) -> tuple[list[Token], int]:
-    """Return all tokens, and the ledger's time."""
-    with open_ledger(address, inline=True) as ledger:
-        return auth.all_tokens(ledger), ledger.read(lambda tx: tx.now_ms)
+def found(settings: Settings) -> tuple[list[Token], int]:
+    """Return all tokens of the tenant, and the ledger's time."""
+    with open_ledger(settings.ledger, inline=True) as ledger:
+        return auth.all_tokens(ledger, tenant=settings.tenant), ledger.read(lambda tx: tx.now_ms)
 
 
 def data(tokens: list[Token], now_ms: int) -> list[Json]:
@@ -69,8 +71,8 @@ def _standing(token: Token, now_ms: int) -> str:
     return f"expires in {length(left_ms)}" if left_ms > 0 else f"expired {length(-left_ms)} ago"
 
 
-def revoke(address: str, token_id: str) -> None:
+def revoke(settings: Settings, token_id: str) -> None:
     """Revoke a token, at once and for ever."""
-    with open_ledger(address) as ledger:
-        auth.revoke(ledger, token_id)
+    with open_ledger(settings.ledger) as ledger:
+        auth.revoke(ledger, token_id, tenant=settings.tenant)
     click.echo(f"{token_id} is revoked: from now on it is refused everywhere.")

@@ -4,6 +4,7 @@ import anyio
 import click
 
 from doubtless.cli_read import be_there
+from doubtless.cli_settings import Settings
 from doubtless.core.model import Json
 from doubtless.engine.book import Book
 from doubtless.engine.registry import Registry
@@ -17,7 +18,7 @@ WORDS = {Task.RETENTION: "emptied", Task.ARCHIVE: "archived"}
 
 
 def upkeep(
-    address: str, *, retention: str | None, archive_after: str | None, dry_run: bool
+    settings: Settings, *, retention: str | None, archive_after: str | None, dry_run: bool
 ) -> None:
     """Do what is ripe, or count it.
 
@@ -28,21 +29,21 @@ def upkeep(
     keep = kept(retention, archive_after)
     if keep == Keep():
         raise SettingsError("nothing to do: say --retention 90d, --archive-after 30d, or both")
-    be_there(address)
-    with open_ledger(address) as ledger:
-        work = _upkeep(ledger, keep)
+    be_there(settings.ledger)
+    with open_ledger(settings.ledger) as ledger:
+        work = _upkeep(ledger, settings.tenant, keep)
         for task in work.tasks:
             count = work.preview(task) if dry_run else anyio.run(work.all_of, task)
             would = "would be " if dry_run else ""
             click.echo(f"{count} operations {would}{WORDS[task]}")
 
 
-def standing(address: str) -> dict[str, Json]:
+def standing(settings: Settings) -> dict[str, Json]:
     """Return how far it has come. Raises: what `upkeep` raises of the ledger."""
-    be_there(address)
-    with open_ledger(address, inline=True) as ledger:
-        return _upkeep(ledger, Keep()).standing()
+    be_there(settings.ledger)
+    with open_ledger(settings.ledger, inline=True) as ledger:
+        return _upkeep(ledger, settings.tenant, Keep()).standing()
 
 
-def _upkeep(ledger: Ledger, keep: Keep) -> Upkeep:
-    return Upkeep(ledger, Book(Registry(), Surroundings(), ledger.id), keep)
+def _upkeep(ledger: Ledger, tenant: str, keep: Keep) -> Upkeep:
+    return Upkeep(ledger, Book(Registry(), Surroundings(), ledger.id, tenant=tenant), keep)

@@ -8,7 +8,7 @@ from doubtless import cli
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("LEDGER", "CONTRACTS", "SECRETS", "PRINCIPAL", "OPERATOR", "APP"):
+    for name in ("LEDGER", "TENANT", "CONTRACTS", "SECRETS", "PRINCIPAL", "OPERATOR", "APP"):
         monkeypatch.delenv(f"DOUBTLESS_{name}", raising=False)
     return tmp_path
 
@@ -33,7 +33,7 @@ def test_each_place_outweighs_the_next(folder, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ('leger = "x"\nledger = 3\n', "no setting 'leger': use ledger, contracts"),
+        ('leger = "x"\nledger = 3\n', "no setting 'leger': use ledger, tenant, contracts"),
         ("ledger = 3\n", 'ledger must be text in quotes: ledger = "…"'),
         ("ledger =\n", "this is not TOML: Invalid value (at line 1, column 9)"),
     ],

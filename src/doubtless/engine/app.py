@@ -275,6 +275,11 @@ class Doubtless(Approving, Calls, Events, Exhibits, Figures, Outbox, People, Rea
             start(self._open, self._principal, subscriber)
 
     @property
+    def tenant(self) -> str:
+        """Whose part of the ledger it is."""
+        return self._tenant
+
+    @property
     def ledger(self) -> Ledger:
         """The ledger, while the application is open."""
         return self._opened.ledger

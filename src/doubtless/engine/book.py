@@ -76,7 +76,8 @@ class Decided:
 
 
 TENANT: Final = "main"
-_TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+# No capitals: lists find their index by the lower-case name (see 0006_listing).
+_TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 def checked_tenant(name: str) -> str:
@@ -87,7 +88,7 @@ def checked_tenant(name: str) -> str:
     """
     if not _TENANT.fullmatch(name):
         raise SettingsError(
-            f"{name[:80]!r} can't be a tenant's name: use up to 63 of a-z 0-9 _ -, beginning with a"
+            f"{name[:80]!r} can't be a tenant's name: use up to 64 of a-z 0-9 _ -, beginning with a"
             " letter or a digit"
         )
     return name

@@ -13,6 +13,7 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
+from pydantic_core import PydanticCustomError
 
 from doubtless.core.contract import Contract
 from doubtless.core.evidence import FOREVER_MS, arrives_until_ms
@@ -59,14 +60,21 @@ def kept(retention_after: str | None, archive_after: str | None) -> Keep:
 
 
 def _time(name: str, text: str | None) -> int | None:
-    if text is None:
-        return None
+    try:
+        return None if text is None else keep_ms(text)
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from error
+
+
+def keep_ms(text: str) -> int:
+    """Read a time for which settled operations are kept. Raises: ValueError, with the mend."""
     try:
         ms = duration_ms(text)
-    except ValueError as error:
-        raise SettingsError(f"{name}: {text!r} is no duration: write 90d") from error
+    except PydanticCustomError as error:
+        wrong = str((error.context or {})["wrong"]).rstrip(".")
+        raise ValueError(f"{wrong}: write 90d") from error
     if ms < DAY_MS:
-        raise SettingsError(f"{name}: {text} is too short: a day (1d) is the least")
+        raise ValueError(f"{text} is too short: a day (1d) is the least")
     return ms
 
 

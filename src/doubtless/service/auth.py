@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from doubtless.core.model import Principal, Role
+from doubtless.engine.book import TENANT
 from doubtless.errors import SettingsError, TokenNotFound
 from doubtless.ledger import tokens
 from doubtless.ledger.store import Ledger, Transaction
 from doubtless.ledger.tokens import Token
 
-TENANT: Final = "main"
 ROLES: Final = (Role.AGENT, Role.OPERATOR, Role.AUDITOR, Role.WORKER)
 """The roles that a token may have."""
 TOKEN_BYTES: Final = 32
@@ -40,13 +40,21 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def issue(ledger: Ledger, name: str, role: Role, *, lifetime_ms: int | None = None) -> Issued:
+def issue(
+    ledger: Ledger,
+    name: str,
+    role: Role,
+    *,
+    tenant: str = TENANT,
+    lifetime_ms: int | None = None,
+) -> Issued:
     """Make a token.
 
     Args:
         ledger: Where it is recorded.
         name: The principal's: whoever has the same name is the same principal.
         role: What it may do.
+        tenant: Whose services it opens; to those of any other it is none.
         lifetime_ms: None: it never expires.
 
     Raises:
@@ -69,29 +77,31 @@ def issue(ledger: Ledger, name: str, role: Role, *, lifetime_ms: int | None = No
             created_ms=tx.now_ms,
             expires_ms=None if lifetime_ms is None else tx.now_ms + lifetime_ms,
         )
-        tokens.add(tx, TENANT, token, digest=digest_of(secret))
+        tokens.add(tx, tenant, token, digest=digest_of(secret))
         return token
 
     return Issued(secret=secret, token=ledger.write(unit))
 
 
-def all_tokens(ledger: Ledger) -> list[Token]:
-    """Return all tokens, oldest first."""
-    return ledger.read(lambda tx: tokens.listed(tx, TENANT))
+def all_tokens(ledger: Ledger, *, tenant: str = TENANT) -> list[Token]:
+    """Return all tokens of a tenant, oldest first."""
+    return ledger.read(lambda tx: tokens.listed(tx, tenant))
 
 
-def revoke(ledger: Ledger, token_id: str) -> None:
+def revoke(ledger: Ledger, token_id: str, *, tenant: str = TENANT) -> None:
     """Revoke a token at once and for ever; again is allowed.
 
     Raises:
-        TokenNotFound: There is no such token.
+        TokenNotFound: The tenant has no such token.
     """
-    if not ledger.write(lambda tx: tokens.revoke(tx, TENANT, token_id)):
+    if not ledger.write(lambda tx: tokens.revoke(tx, tenant, token_id)):
         raise TokenNotFound(token_id)
 
 
-def principal_of(ledger: Ledger, authorization: str | None) -> Principal | None:
-    """Return whom an Authorization header speaks for; None if it shows no live token.
+def principal_of(
+    ledger: Ledger, authorization: str | None, *, tenant: str = TENANT
+) -> Principal | None:
+    """Return whom an Authorization header speaks for; None if it shows no live token of the tenant.
 
     The ledger is asked every time, so that an expiry or a revocation counts at once, in every
     process. It is found by the digest, which tells nothing about the token by its time either.
@@ -104,7 +114,7 @@ def principal_of(ledger: Ledger, authorization: str | None) -> Principal | None:
     digest = digest_of(said[1])
 
     def unit(tx: Transaction) -> Principal | None:
-        found = tokens.by_digest(tx, TENANT, digest)
+        found = tokens.by_digest(tx, tenant, digest)
         if found is None:
             return None
         stored, token = found

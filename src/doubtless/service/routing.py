@@ -199,7 +199,9 @@ def _principal(row: Row, request: Request, service: "Service") -> Principal:
     if not row.roles:
         return Principal(name="anybody", role=Role.AGENT)
     said = request.headers.getlist("authorization")
-    found = principal_of(service.ledger, said[0]) if len(said) == 1 else None
+    found = None
+    if len(said) == 1:
+        found = principal_of(service.ledger, said[0], tenant=service.application.tenant)
     if found is None:
         shows = 'Bearer realm="doubtless"' + (', error="invalid_token"' if said else "")
         detail = "a live token is needed: Authorization: Bearer …"

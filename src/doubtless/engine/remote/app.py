@@ -330,6 +330,15 @@ class RemoteDoubtless(RemoteExhibits, RemotePeople, Doubtless):
         raise SettingsError("the service is stopped where it runs: send it SIGTERM")
 
     @property
+    def tenant(self) -> str:
+        """Refuse: it is the service's.
+
+        Raises:
+            SettingsError: Always.
+        """
+        return self._opened.book.tenant
+
+    @property
     def ledger(self) -> Ledger:
         """Refuse: it is the service's.
 
