@@ -194,6 +194,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "ENGINE-20": "Where the clocks part it is recorded, and absence and key life start again.",
     "ENGINE-21": "A worker outlasts a ledger that fails, and an operation that can't be moved on.",
     "ENGINE-22": "Who waits is woken at once in this process, and by polling across several.",
+    "ENGINE-24": "Under asyncio.run, with sniffio beside it, calls and queued operations run.",
     "ENGINE-23": "A tool is known by name, its contract by digest, and its code where it is.",
     # The inbox: what providers tell by themselves.
     "INBOX-1": "An event settles the operation that it speaks of, as the provider's evidence.",
@@ -428,6 +429,13 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "CELERY-4": "A task delivered again finds its operation, one sent anew does not.",
     "CELERY-5": "What provably did nothing is Celery's to retry, a refusal is not.",
     "CELERY-6": "Tasks on threads use an application that lives on an event loop.",
+    # What a contract means, in plain words.
+    "EXPLAIN-1": "Each place on an action's way is told, with the proof that it gives, or none.",
+    "EXPLAIN-2": "What happens on an unknown is told step by step, in the contract's own numbers.",
+    "EXPLAIN-3": "Why it happens so is told, and what would make the tool more automatic.",
+    "EXPLAIN-4": "`contracts check` asks its questions of blocks, and answers in their words.",
+    "EXPLAIN-5": "`contracts explain` prints it for a terminal and for programs, of files and code.",
+    "EXPLAIN-6": "Who approves or decides sees what an action of any kind is done to.",
     # Many settled operations, and many tenants.
     "SCALE-1": "Retention empties what settled operations carried; digest, journal and id stay.",
     "SCALE-2": "Nothing is emptied or archived that may be needed, and nothing without a time.",

@@ -20,6 +20,7 @@ from doubtless.core.model import Operation, Record, State
 from doubtless.core.progress import Liveness
 from doubtless.engine import steps
 from doubtless.engine.book import Begun, Book
+from doubtless.engine.launching import Launcher
 from doubtless.engine.reconciler import Reconciler
 from doubtless.engine.runner import Runner
 from doubtless.engine.steps import Looking
@@ -90,6 +91,7 @@ class Worker:
         self._busy: set[str] = set()
         self._elsewhere: dict[str, float] = {}  # until when, on the boot-time clock
         self._owners_at_s = 0.0
+        self._launcher = Launcher(tasks)
         self._poked = anyio.Event()
         self._hinted = False
         self._vain_s = 0.0  # the last pause after a turn that found nothing
@@ -211,7 +213,7 @@ class Worker:
     def _start(self, taken: list[Taken]) -> None:
         for each in taken:
             self._busy.add(each.operation_id)
-            self._tasks.start_soon(self._go_on, each)
+            self._launcher.launch(self._go_on, each)  # the ledger calls from outside of any task
 
     async def _go_on(self, taken: Taken) -> None:
         with self._minding(taken.operation_id):

@@ -5,7 +5,6 @@ of its own, so that whoever asked for it may give up or be cancelled: it runs on
 and is recorded. What comes after that is recorded as late evidence.
 """
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from doubtless.engine.acting import Act, Gate
 from doubtless.engine.actions import Actions, Errands
 from doubtless.engine.book import Begun, Book
 from doubtless.engine.credentials import Credentials
+from doubtless.engine.launching import Launcher
 from doubtless.engine.steps import Ending, Opened
 from doubtless.engine.tools import Call
 from doubtless.errors import DoubtlessError, LedgerError, LedgerUnavailable, NotSent
@@ -75,19 +75,11 @@ class Runner:
         self._tasks, self._changed = tasks, changed
         self._open_attempts = 0  # those that only wait for a late answer left out
         self._idle = anyio.Event()
-        self._starting: set[asyncio.Task[None]] = set()
+        self._launcher = Launcher(tasks)
 
     def start(self, begun: Begun) -> None:
-        """Carry an attempt out in a task of its own.
-
-        It may be called outside of any task, where anyio starts none if sniffio is installed.
-        """
-        starting = asyncio.get_running_loop().create_task(self._start(begun))
-        self._starting.add(starting)
-        starting.add_done_callback(self._starting.discard)
-
-    async def _start(self, begun: Begun) -> None:
-        self._tasks.start_soon(self.carry_out, begun)
+        """Carry an attempt out in a task of its own. May be called outside of any task."""
+        self._launcher.launch(self.carry_out, begun)
 
     async def carry_out(self, begun: Begun) -> None:
         """Carry an attempt out to its end or its time-out, and record what came of it.
@@ -112,7 +104,7 @@ class Runner:
 
     async def idle(self) -> None:
         """Wait until no attempt is open."""
-        await asyncio.gather(*self._starting)
+        await self._launcher.started()
         while self._open_attempts:
             self._idle = anyio.Event()
             await self._idle.wait()
