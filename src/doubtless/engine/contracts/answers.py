@@ -46,20 +46,49 @@ def _ends_without_people(contract: Contract) -> bool:
     rule = RULES[contract.effect]
     proves_absence = rule.looks_up and bool(contract.proving_lookups)
     settles = contract.on_absent is not OnAbsent.REVIEW
-    return (proves_absence and settles) or replays(contract) or meets_same_object(contract)
+    again = (replays, meets_same_object, changes_nothing)
+    return (proves_absence and settles) or any(each(contract) for each in again)
+
+
+def resends_of(contract: Contract) -> int:
+    """Return how many sends may follow an unknown, where they are permitted and ordered."""
+    at_most = RULES[contract.effect].resends_max
+    return contract.retry.resend if at_most is None else min(contract.retry.resend, at_most)
+
+
+def _ordered(contract: Contract) -> bool:
+    ordered = contract.on_absent is OnAbsent.RESEND or contract.duplicates_acceptable
+    return ordered and resends_of(contract) > 0
 
 
 def replays(contract: Contract) -> bool:
-    """Whether the same request may be sent again and gets the first answer: documented by key."""
+    """Whether the same request is sent again and gets the first answer: documented by key."""
     key = contract.key
-    if RULES[contract.effect].resend is not Resend.REPLAYED or contract.retry.resend == 0:
+    if RULES[contract.effect].resend is not Resend.REPLAYED or not _ordered(contract):
         return False
     return key is not None and bool(key.ttl_ms) and key.stores in {Stores.ALL, Stores.CURRENT_STATE}
 
 
 def meets_same_object(contract: Contract) -> bool:
-    """Whether a repeat meets the object that the first send may have made."""
-    return RULES[contract.effect].resend is Resend.SAME_OBJECT and contract.retry.resend > 0
+    """Whether it is sent again, and meets the object that the first send may have made."""
+    return RULES[contract.effect].resend is Resend.SAME_OBJECT and _ordered(contract)
+
+
+def changes_nothing(contract: Contract) -> bool:
+    """Whether it is simply run again: it only reads."""
+    return RULES[contract.effect].resend is Resend.ONCE and _ordered(contract)
+
+
+def repeats(contract: Contract) -> bool:
+    """Whether it is sent again by itself without a proof that it was not done."""
+    condition = contract.condition
+    versioned = RULES[contract.effect].resend is Resend.VERSIONED and _ordered(contract)
+    if versioned and condition is not None and not condition.version_reuse:
+        return True
+    if contract.duplicates_acceptable and _ordered(contract):
+        key = contract.key
+        return key is None or bool(key.ttl_ms)
+    return replays(contract) or meets_same_object(contract) or changes_nothing(contract)
 
 
 def _ties(contract: Contract) -> Iterator[str]:
@@ -78,9 +107,10 @@ def _ties(contract: Contract) -> Iterator[str]:
         for name in sorted(TYING_NAMES & names_in(parts)):
             yield f"{{{name}}}, carried in the request"
     elif contract.action is not None:
-        own = any(look.speaks is not Source.LOOKUP for look in contract.lookups)
-        if own:
-            yield f"the {contract.lookups[0].name}, which is this operation's own"
+        if tie := BLOCKS[contract.kind].way(contract.action).tie:
+            yield tie
+        elif changes_nothing(contract):
+            yield "nothing needs to: it changes nothing"
     elif key is None and any(look.python for look in contract.lookups):
         yield "what the look-up's own code recognises the operation by"
 
@@ -88,27 +118,41 @@ def _ties(contract: Contract) -> Iterator[str]:
 def _asks(contract: Contract) -> Iterator[str]:
     if RULES[contract.effect].looks_up:
         for look in contract.lookups:
-            yield f"{_question(look, contract)} at {contract.source.name} ({look.boundary})"
+            yield question_of(look, contract)
     if contract.events is not None:
         yield f"events: {', '.join(contract.events.types)}"
     if replays(contract):
         yield "the same request once more: the provider replays its first answer"
     if meets_same_object(contract):
         yield "the same request once more: it meets the same object"
+    if changes_nothing(contract):
+        yield "the same command once more"
 
 
-def _question(look: LookupRules, contract: Contract) -> str:
-    if look.request is not None:
-        return f"{look.request.method} {look.request.path}"
+def question_of(look: LookupRules, contract: Contract) -> str:
+    """Say what a look-up asks, and for which place it speaks."""
     if look.speaks is not Source.LOOKUP:
         return BLOCKS[contract.kind].question(contract.action or {})
-    return look.python or ""
+    asked = look.python or ""
+    if look.request is not None:
+        asked = f"{look.request.method} {look.request.path}"
+    return f"{asked} at {contract.source.name} ({look.boundary})"
+
+
+def target_of(contract: Contract) -> str:
+    """Say in a line what is done, and where."""
+    request = contract.request
+    if contract.action is not None:
+        return BLOCKS[contract.kind].target(contract.action)
+    if request is None:
+        return f"Python, at {contract.source.name}"
+    return f"{request.method} {contract.source.base_url}{request.path}"
 
 
 def _proofs(contract: Contract) -> Iterator[str]:
     if RULES[contract.effect].looks_up:
         for look in contract.lookups:
-            yield from _proofs_of(look)
+            yield from _proofs_of(look, contract)
     if contract.events is not None and contract.events.authoritative:
         yield "a signed event proves what it says"
     if replays(contract) and contract.key is not None:
@@ -116,18 +160,23 @@ def _proofs(contract: Contract) -> Iterator[str]:
         yield f"the replayed answer, while the key lives ({life})"
     if meets_same_object(contract):
         yield "the repeat's answer speaks of the same object"
+    if changes_nothing(contract):
+        yield "the answer of the repeat"
 
 
-def _proofs_of(look: LookupRules) -> Iterator[str]:
-    if look.attributes:
+def _proofs_of(look: LookupRules, contract: Contract) -> Iterator[str]:
+    if look.speaks is not Source.LOOKUP:
+        yield f"{look.name}: {BLOCKS[contract.kind].way(contract.action or {}).recognises}"
+    elif look.attributes:
         by = ", ".join(look.where) or (look.python and "what its code returns") or "its id"
         yield f"{look.name}: a match by {by} proves presence"
     if look.authoritative:
         horizon, lag = duration_text(look.in_flight_horizon_ms), duration_text(look.lag_ms)
-        yield (
-            f"{look.name}: {look.confirmations} absences, {duration_text(look.interval_ms)} apart, "
-            f"prove absence after {horizon} in flight and {lag} of lag"
-        )
+        counted = "1 absence proves"
+        if look.confirmations > 1:
+            apart = duration_text(look.interval_ms)
+            counted = f"{look.confirmations} absences, {apart} apart, prove"
+        yield f"{look.name}: {counted} absence after {horizon} in flight and {lag} of lag"
 
 
 _ON_ABSENT = {
@@ -152,9 +201,11 @@ def _unknown(contract: Contract) -> str:
         steps.append(_ON_ABSENT[contract.on_absent])
     elif looked:
         steps.append("no absence can be proven")
-    if replays(contract) or meets_same_object(contract):
+    if repeats(contract):
         order = "then it" if looked else "it"
-        steps.append(f"{order} is sent again, up to {contract.retry.resend} times")
+        count = resends_of(contract)
+        times = "once" if count == 1 else f"up to {count} times"
+        steps.append(f"{order} is sent again, {times}")
     if contract.events is not None:
         steps.append(f"an event {within} settles it")
     if not steps:

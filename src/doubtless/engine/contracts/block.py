@@ -13,6 +13,7 @@ from pydantic import Field
 
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Effect, Json
+from doubtless.engine.contracts.boundary import Way
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import Duration, Period
 
@@ -111,4 +112,9 @@ class BlockTable(Table):
     @staticmethod
     def question(members: Mapping[str, Json]) -> str:
         """Say in a line what a look asks, as a person would do it by hand."""
+        raise NotImplementedError
+
+    @staticmethod
+    def way(members: Mapping[str, Json]) -> Way:
+        """Say what ties its attempts together, what breaks where, and what proves what."""
         raise NotImplementedError

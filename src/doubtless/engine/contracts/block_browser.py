@@ -10,6 +10,7 @@ from pydantic import Field
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Effect, Json
 from doubtless.engine.contracts.block import BlockTable, Place, Wrong
+from doubtless.engine.contracts.boundary import GATE, RECORDED, Way, doubtful, harmless
 from doubtless.engine.contracts.values import Credential, Duration, TemplateText, Text
 from doubtless.engine.templates import names_in
 
@@ -93,6 +94,28 @@ class BrowserTable(BlockTable):
     def question(members: Mapping[str, Json]) -> str:
         """Say what a person would do."""
         return f"open {members['start_url']}, and see what became of it"
+
+    @staticmethod
+    def way(members: Mapping[str, Json]) -> Way:
+        """Return its way: before the click, the click, the confirmation."""
+        held = "our barrier: every request passes it, and none that could act was let through."
+        return Way(
+            missing="nothing in a page; where the site has an API, declare that as a request",
+            path=(
+                *RECORDED,
+                harmless("the page", f"{members['start_url']} is opened and filled in.", held),
+                harmless("the picture before", "How the page looks is kept, for people.", held),
+                GATE,
+                doubtful("the click", "From here on the page may send what acts. Only once."),
+                doubtful("the site's answer", "The site takes it, or does not."),
+                doubtful(
+                    "the confirmation",
+                    "The page shows what the script named beforehand.",
+                    "it was not there before, it is there now, and the site took every request "
+                    "that acted: done.",
+                ),
+            ),
+        )
 
 
 def _origin(url: str) -> str | None:

@@ -9,6 +9,7 @@ from pydantic import Field
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Effect, Json, Source
 from doubtless.engine.contracts.block import BlockTable, Place, Wrong
+from doubtless.engine.contracts.boundary import GATE, RECORDED, Boundary, Way, doubtful, harmless
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import TemplateText
 from doubtless.engine.templates import names_in
@@ -131,6 +132,34 @@ class FileTable(BlockTable):
         by_content = members["compare"] == "content" and members["do"] != "make_directory"
         return f"{'sha256sum' if by_content else 'ls -ld'} {path}"
 
+    @staticmethod
+    def way(members: Mapping[str, Json]) -> Way:
+        """Return its way: to one side, then into place in one step."""
+        same = _recognised(members)
+        read = f"reading it. Where {same}: done. Where all is as before: not done. Else nothing."
+        noted = harmless(
+            "the note of what is there",
+            "What is at the place now is recorded with the operation.",
+            "the note: every later look is compared with it.",
+        )
+        flushed = doubtful("the folder's flush", "From here on a power cut undoes nothing.", read)
+        told = doubtful("the answer", "The transport tells the ledger.", "its word: done.")
+        path: tuple[Boundary, ...]
+        if members["do"] == "make_directory":
+            made = doubtful("the folder", "What is missing of it is made, step by step.", read)
+            path = (*RECORDED, noted, GATE, made, flushed, told)
+        else:
+            aside = harmless(
+                "the file aside",
+                "The content is written beside the target, under our own name, and flushed "
+                "(fsync).",
+                "the target: nothing has touched it. The next attempt removes what lies aside.",
+            )
+            renamed = doubtful("the rename", "It is put in place: whole, or not at all.", read)
+            path = (*RECORDED, noted, aside, GATE, renamed, flushed, told)
+        tie = "a note of what was there and of what shall be, recorded before anything is done"
+        return Way(tie=tie, recognises=same, absent="all is as before", path=path)
+
 
 def _segments(path: str) -> list[Json] | str:
     """Divide a template where its own text has a `/`; one that is a single place stays whole.
@@ -166,3 +195,12 @@ def _wrong_path(path: Json) -> str | None:
     except Refused as error:
         return str(error)
     return None
+
+
+def _recognised(members: Mapping[str, Json]) -> str:
+    """Say how what is there is known for what shall be there."""
+    if members["do"] == "make_directory":
+        return "the folder is there"
+    if members["compare"] == "exists":
+        return "a file is there"
+    return "what is there has the content that it shall have (SHA-256)"

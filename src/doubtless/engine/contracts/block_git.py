@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Effect, Json, Source
 from doubtless.engine.contracts.block import BlockTable, Place, Wrong
+from doubtless.engine.contracts.boundary import GATE, RECORDED, Way, doubtful, harmless
 from doubtless.engine.contracts.values import Credential, TemplateText, Text
 from doubtless.engine.templates import names_in
 
@@ -89,6 +90,45 @@ class GitPushTable(BlockTable):
         """Return the command that reads the ref."""
         folder = Path(str(members["repository"])).name
         return f"git ls-remote {members['remote']} {members['ref']} (in {folder})"
+
+    @staticmethod
+    def way(members: Mapping[str, Json]) -> Way:
+        """Return its way: what the server offers, what it is told, what it reports."""
+        same = "the ref is our commit, or one that holds it"
+        return Way(
+            tie="the commit and what the ref was before, both recorded before anything is sent",
+            recognises=same,
+            absent="the ref is as before",
+            path=(
+                *RECORDED,
+                harmless(
+                    "reading the ref",
+                    f"What {members['ref']} is now is recorded, with the commit that it shall be.",
+                    "the record: every later look is compared with it.",
+                ),
+                GATE,
+                harmless(
+                    "the connection",
+                    "The server lets us in and lists its refs.",
+                    "git's own trace: no command to change a ref was sent.",
+                ),
+                doubtful(
+                    "command and commits",
+                    "They leave. From here on only the server can tell.",
+                ),
+                doubtful("the server's hooks", "They may run on after the connection broke."),
+                doubtful(
+                    "the ref",
+                    "The server sets it, if it still is what it was.",
+                    f"reading it. Where {same}: done. As before: not done. Else nothing.",
+                ),
+                doubtful(
+                    "the report",
+                    "The server says what it did.",
+                    "its word. Taken: done. Rejected: refused, not done.",
+                ),
+            ),
+        )
 
 
 def _wrong_ref(ref: str) -> str | None:

@@ -7,6 +7,7 @@ from typing import ClassVar, Final, Literal
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Effect, Json, Source
 from doubtless.engine.contracts.block import BlockTable, Place, Wrong
+from doubtless.engine.contracts.boundary import GATE, RECORDED, Way, doubtful, harmless
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import Credential, Duration, TemplateJson, TemplateText, Text
 from doubtless.engine.templates import names_in
@@ -138,7 +139,12 @@ class MailTable(BlockTable):
     def target(members: Mapping[str, Json]) -> str:
         """Name server and recipients."""
         to = ", ".join(addresses(members.get("to"))) or "nobody"
-        return f"mail to {to}, through {members['smtp']}"
+        copies = "".join(
+            f", {name} {', '.join(found)}"
+            for name in ("cc", "bcc")
+            if (found := addresses(members.get(name)))
+        )
+        return f"mail to {to}{copies}, through {members['smtp']}"
 
     @staticmethod
     def question(members: Mapping[str, Json]) -> str:
@@ -147,6 +153,42 @@ class MailTable(BlockTable):
         if not isinstance(sent, Mapping):
             return "no folder of sent messages is declared"
         return f"IMAP SEARCH HEADER Message-ID in {sent['folder']} at {sent['imap']}"
+
+    @staticmethod
+    def way(members: Mapping[str, Json]) -> Way:
+        """Return its way: all of the message, the dot, the reply."""
+        sent = members.get("sent")
+        found, missing = "", "name the folder of sent messages: [tools.X.mail.sent]"
+        if isinstance(sent, Mapping):
+            claims = sent.get("authoritative") is True
+            absent = "Not found, once that counts: not done." if claims else "Not found: nothing."
+            found = f"the Message-ID, in {sent['folder']}. Found: done. {absent}"
+            usual = "say authoritative = true in sent, if the server puts every message there"
+            missing = "" if claims else usual
+        no_dot = "the missing dot: a server that got none has taken no message."
+        return Way(
+            tie="its Message-ID; every attempt sends the very same message",
+            recognises="a message with its Message-ID is there" if found else "",
+            absent="no such message is there" if found else "",
+            missing=missing,
+            path=(
+                *RECORDED,
+                harmless("the connection", "Connect, encrypt, log in.", no_dot),
+                harmless("the recipients", "Sender and recipients are named.", no_dot),
+                harmless("the content", "All of the message is handed over but its end.", no_dot),
+                GATE,
+                doubtful(
+                    "the final dot", "It ends the message. From here on only the server can tell."
+                ),
+                doubtful(
+                    "the reply",
+                    "The server says whether it took the message.",
+                    "its word. 2xx: taken. 4xx: nothing was done with it. 5xx: refused.",
+                ),
+                doubtful("the sent messages", "A copy is put into their folder.", found),
+                doubtful("the recipient's mailbox", "Nothing here speaks of it."),
+            ),
+        )
 
 
 def _usual(address: str) -> _Tls:

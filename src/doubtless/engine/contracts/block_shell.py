@@ -11,6 +11,7 @@ from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.effects import RULES
 from doubtless.core.model import Effect, Json, Source
 from doubtless.engine.contracts.block import BlockTable, Place, Wrong
+from doubtless.engine.contracts.boundary import GATE, RECORDED, Boundary, Way, doubtful
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import Credential, TemplateText, Text
 from doubtless.engine.templates import names_in
@@ -139,6 +140,48 @@ class ShellTable(BlockTable):
         """Return the command that shows the markers."""
         return f"ls {members['markers']}/{{operation.ref}}/*"
 
+    @staticmethod
+    def way(members: Mapping[str, Json]) -> Way:
+        """Return its way: the marker, the process, its exit code."""
+        kept = members["marker"] is True
+        codes = _codes(cast("Mapping[str, Json]", members["expect"])["exit"])
+        failed = _codes(members["failed_exit"])
+        not_done = f" {failed}: not done." if failed else ""
+        exits = f"the exit code. {codes}: done.{not_done} Any other, or a signal: nothing."
+        path: tuple[Boundary, ...]
+        if not kept:
+            path = (
+                *RECORDED,
+                GATE,
+                doubtful("the start", "From here on it may do anything; no marker is kept."),
+                doubtful("the process", "The command is at work."),
+                doubtful("the exit code", "It ends, and its output is returned.", exits),
+            )
+            missing = "say marker = true, so that the command can be asked about"
+            return Way(missing=missing, path=path)
+        path = (
+            *RECORDED,
+            GATE,
+            doubtful(
+                "the marker",
+                "Its keeper, a process that outlives ours, records that it begins.",
+                "the marker: with no record in it, on this host, nothing was started.",
+            ),
+            doubtful(
+                "the process",
+                "The command is at work.",
+                "its process id and start time, in the marker: it is still running.",
+            ),
+            doubtful("the exit code", "It ends, and its keeper records how.", exits),
+            doubtful("the answer", "What it wrote is returned.", "the same exit code."),
+        )
+        return Way(
+            tie="a marker named after the operation, which each attempt has to claim",
+            recognises=f"its keeper recorded an exit code of {codes}",
+            absent="nothing is recorded in the marker",
+            path=path,
+        )
+
 
 def _literal(text: str) -> str:
     """Write a text as a template that means just it."""
@@ -147,3 +190,7 @@ def _literal(text: str) -> str:
 
 def _shown(members: Mapping[str, Json]) -> str:
     return shlex.join(str(each) for each in cast("Sequence[Json]", members["argv"]))
+
+
+def _codes(codes: Json) -> str:
+    return ", ".join(map(str, cast("Sequence[Json]", codes)))

@@ -11,13 +11,13 @@ from pydantic import BeforeValidator, Field
 from doubtless.core.contract import Contract, Kind, LookupRules
 from doubtless.core.model import Effect, Json, Source
 from doubtless.engine.contracts.block import BlockTable, Place, Wrong
+from doubtless.engine.contracts.boundary import GATE, RECORDED, Boundary, Way, doubtful, harmless
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import (
     Credential,
     Criteria,
     Expression,
     Period,
-    TemplateJson,
     TemplateText,
     Text,
 )
@@ -97,7 +97,6 @@ class SshTable(BlockTable):
     lock: Text | None = None
     lock_for: Period | None = None
     take_over: TakeOverTable | None = None
-    stop: TemplateJson = None  # the reference of the operation whose run is ended
 
     def action(self, place: Place) -> dict[str, Json]:
         """Return what is stored: the command as the first step, and where its marker will be."""
@@ -111,7 +110,7 @@ class SshTable(BlockTable):
             said["passphrase"] = {"credential": self.passphrase}
         if self.lock is not None:
             said["lock_for"] = self.lock_for or LOCK_FOR_MS
-        if self.take_over is not None or self.stop is not None:
+        if self.take_over is not None:
             said["failed_exit"] = [3]  # by which the job says that it did nothing
         return said
 
@@ -178,21 +177,18 @@ class SshTable(BlockTable):
             for key, value in (
                 ("argv", self.argv or self.steps),
                 ("take_over", self.take_over),
-                ("stop", self.stop),
             )
             if value
         ]
         if len(said) != 1:
             what = " and ".join(said) if said else "nothing"
-            mend = "say one of argv (and steps), take_over and stop."
+            mend = "say argv or steps, or take_over."
             yield Wrong(key="argv", wrong=f"{what} is to be done at once.", mend=mend)
         if self.status is not None and not (self.argv or self.steps):
             mend = "leave it out: it speaks of commands."
             yield Wrong(
                 key="status", wrong="there is no command that it could speak of.", mend=mend
             )
-        if self.stop is not None and not isinstance(self.stop, str):
-            yield Wrong(key="stop", wrong="it must be text.", mend='say "{args.reference}".')
 
     def _commands(self) -> Iterator[tuple[str, list[str]]]:
         if self.argv is not None:
@@ -246,11 +242,9 @@ class SshTable(BlockTable):
         if (why := _unfit(status.get("argv", ["-"]), ())) is not None:
             return why
         taken = cast("Mapping[str, Json]", members.get("take_over", {}))
-        for value in (taken.get("held_by", "-"), members.get("stop", "-")):
-            if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", value):
-                return f"{value!r:.80} is neither an operation id nor a reference"
-        if "stop" in members and not re.fullmatch(r"[0-9a-v]{26}", str(members["stop"])):
-            return f"{members['stop']!r:.80} is no reference of an operation"
+        value = taken.get("held_by", "-")
+        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", value):
+            return f"{value!r:.80} is neither an operation id nor a reference"
         return None
 
     @staticmethod
@@ -259,8 +253,6 @@ class SshTable(BlockTable):
         if "take_over" in members:
             taken = cast("Mapping[str, Json]", members["take_over"])
             what = f"take the lock {taken['lock']} over from {taken['held_by']}"
-        elif "stop" in members:
-            what = f"end the run of {members['stop']}"
         else:
             what = "; ".join(" ".join(map(str, argv)) for argv in _argvs(members))
         return f"ssh {members['host']}: {what}"
@@ -269,6 +261,45 @@ class SshTable(BlockTable):
     def question(members: Mapping[str, Json]) -> str:
         """Return the command by which a person reads the marker."""
         return f"ssh {members['host']} cat {members.get('marker', STATE)}/status"
+
+    @staticmethod
+    def way(members: Mapping[str, Json]) -> Way:
+        """Return its way: the link, the marker, the processes, their exit codes."""
+        failed = ", ".join(map(str, cast("Sequence[Json]", members.get("failed_exit") or ())))
+        not_done = f" {failed}: not done." if failed else ""
+        says = "the host's status or the marker says" if "status" in members else "the marker says"
+        return Way(
+            tie="a marker on the host, named after the operation, which each attempt has to claim",
+            recognises=f"{says} that all of it was done",
+            absent="there is no marker, and none can come any more",
+            path=(
+                *RECORDED,
+                harmless(
+                    "the connection",
+                    "Connect, check the host's key, log in.",
+                    "the link: a host that isn't the right one, or shuts us out, was told nothing.",
+                ),
+                GATE,
+                doubtful("the order to run", "The host is told to begin. The link may break."),
+                doubtful(
+                    "the marker",
+                    "The host records that it begins, before it does.",
+                    "the marker: without one, and once we ruled out that one comes, nothing ran.",
+                ),
+                doubtful(
+                    "the processes",
+                    "They run on without the link.",
+                    "their ids and start times, in the marker: it is still running.",
+                ),
+                doubtful(
+                    "the exit codes",
+                    "The host records how each step ended.",
+                    f"the codes. All 0: done.{not_done} Any other: nothing by itself.",
+                ),
+                *_status_path(members),
+                doubtful("the answer", "The host tells what its marker says.", "the same."),
+            ),
+        )
 
 
 def _argvs(members: Mapping[str, Json]) -> list[Sequence[Json]]:
@@ -319,3 +350,11 @@ def _is_key(text: str) -> bool:
         return False
     name = found[1].encode()
     return blob.startswith(len(name).to_bytes(4, "big") + name)
+
+
+def _status_path(members: Mapping[str, Json]) -> Iterator[Boundary]:
+    status = members.get("status")
+    if isinstance(status, Mapping):
+        *_, last = cast("Sequence[str]", status["order"])
+        proof = f"the phase that it reports, before any exit code. {last}: done."
+        yield doubtful("the host's own status", "The host is asked how far it is.", proof)

@@ -8,7 +8,7 @@ from doubtless.core.contract import Contract
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import Json
 from doubtless.engine.contracts import Contracts
-from doubtless.engine.contracts.answers import Answers, answers_of
+from doubtless.engine.contracts.answers import Answers, answers_of, target_of
 from doubtless.engine.contracts.blocks import BLOCKS
 from doubtless.engine.contracts.defaults import Default
 from doubtless.errors import Problem
@@ -64,7 +64,7 @@ def _tool_data(contracts: Contracts, name: str, contract: Contract) -> Json:
     return {
         "tool": name,
         "effect": contract.effect.value,
-        "target": _target(contract),
+        "target": target_of(contract),
         "fully_automatic": answers.automatic,
         "ties": answers.ties,
         "asks": answers.asks,
@@ -88,26 +88,26 @@ def _warnings_of(contracts: Contracts, table: str) -> list[Problem]:
     return [each for each in contracts.warnings if f"{each.table}.".startswith(f"{table}.")]
 
 
-def _target(contract: Contract) -> str:
-    request = contract.request
-    if contract.action is not None:
-        return BLOCKS[contract.kind].target(contract.action)
-    if request is None:
-        return f"Python, at {contract.source.name}"
-    return f"{request.method} {contract.source.base_url}{request.path}"
-
-
 def _tool_lines(contract: Contract, answers: Answers) -> Iterator[str]:
     state = "fully automatic" if answers.automatic else "not fully automatic"
     yield f"{contract.tool}  [{contract.effect.value}]  {state}"
-    yield from _wrapped(_target(contract), indent=2)
+    yield from _wrapped(target_of(contract), indent=2)
     for field, question, none in () if contract.effect in NO_EFFECT else QUESTIONS:
         yield f"  {question}"
         said: Sequence[str] = getattr(answers, field)
-        for answer in said or (none,):
+        for answer in said or (_none(contract, none),):
             yield from _wrapped(answer, indent=4)
     yield "  What happens with an unknown?"
     yield from _wrapped(answers.unknown, indent=4)
+
+
+def _none(contract: Contract, usual: str) -> str:
+    """Say that there is no answer, and what would give one."""
+    if contract.action is None:
+        return usual
+    missing = BLOCKS[contract.kind].way(contract.action).missing
+    word = usual.partition(":")[0]
+    return f"{word}: {missing}" if missing else word
 
 
 def _default_lines(defaults: Sequence[Default]) -> Iterator[str]:

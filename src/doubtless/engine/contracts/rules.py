@@ -282,7 +282,7 @@ def _belongs(draft: Draft) -> Iterator[Problem]:
 
 
 def _variants(draft: Draft) -> Iterator[Problem]:
-    if draft.rule.irreversible and not draft.said.business_key:
+    if draft.rule.irreversible and not draft.contract.business_key:
         yield draft.problem(
             "",
             "business_key",
