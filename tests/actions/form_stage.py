@@ -22,7 +22,7 @@ TOOLS = {
     "send_briefly": ("send", LONG, 'keep_open = "200ms"'),
     "send_hastily": ("send_hastily", LONG, ""),
     "send_with_password": ("send_with_password", LONG, 'credential = "shop-login"'),
-    "attach": ("attach", SHORT, ""),
+    "attach": ("attach", LONG, ""),
     "stay_before": ("stay_before", LONG, ""),
     "stay_within": ("stay_within", LONG, ""),
     "fail": ("fail", LONG, ""),

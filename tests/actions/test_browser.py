@@ -106,13 +106,12 @@ def test_what_the_server_did_not_confirm_goes_straight_to_a_person_and_is_sent_o
     house, forms, mode
 ):
     """`rst` is what a browser sends twice by itself, over a connection that it kept."""
-    tool = "send_soon" if mode in ("cut", "rst") else "send"
-    outcome = house.call(tool, mode, mode)
+    outcome = house.call("send", mode, mode)
     assert (outcome["status"], outcome["state"]) == (UNKNOWN, "manual_review"), outcome
     assert outcome["attempts"] == 1
     assert forms.count(mode) == (0 if mode == "cut" else 1)
     told = json.loads(house.text(mode, "requests.json"))
-    assert [each["status"] for each in told["sent"]] == [None if tool == "send_soon" else 500]
+    assert [each["status"] for each in told["sent"]] == [None if mode in ("cut", "rst") else 500]
 
 
 @pytest.mark.proves("BROWSER-3")

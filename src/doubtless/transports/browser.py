@@ -79,9 +79,8 @@ class _Trial:
             return Reply(stage=Stage.GATE, proof=Seen.NOT_SENT, detail=detail)
         why = told or self._doubt()
         if why is not None:
-            cause = Cause.TIMEOUT if isinstance(error, TookTooLong) else Cause.UNREADABLE
-            detail = f"{why}; the page is {self.opened.view.page.url}"
-            return Reply(stage=self.watch.stage, cause=cause, detail=self._shown(detail))
+            detail = self._shown(f"{why}; the page is {self.opened.view.page.url}")
+            return Reply(stage=self.watch.stage, cause=self._cause(error), detail=detail)
         detail = f"the page confirmed it at {self.opened.view.page.url}"
         return Reply(
             stage=Stage.READ,
@@ -98,11 +97,18 @@ class _Trial:
             return "the script named no confirmation that it saw"
         if not guard.has_asked:
             return "the page shows a confirmation, and has sent nothing"
-        bad = next((each for each in guard.sent if not each.is_good), None)
-        if bad is not None:
-            came = bad.failed or f"the status {bad.status}"
-            return f"the page shows a confirmation, but {bad.method} {bad.url} got {came}"
+        if guard.spoilt is not None:
+            return f"the page shows a confirmation, but {guard.spoilt}"
         return None
+
+    def _cause(self, error: Exception | None) -> Cause:
+        """Say why it is not known."""
+        bad = next((each for each in self.opened.guard.sent if not each.is_good), None)
+        if bad is not None:
+            return Cause.UNPROVEN_STATUS if bad.status is not None else Cause.CONNECTION_RESET
+        if isinstance(error, TookTooLong):
+            return Cause.TIMEOUT
+        return Cause.UNREADABLE if error is None else Cause.TOOL_ERROR
 
     async def keep_the_end(self) -> None:
         """Store how it ended. Nothing depends on it."""

@@ -21,6 +21,7 @@ from doubtless.transports.browser_guard import Guard, origin_of
 from doubtless.transports.browser_view import View
 
 CONFIRMED_MAX: Final = 10_000  # characters of a confirmation that are returned
+SETTLE_S: Final = 0.5  # a page gets it to show what went wrong
 LOADS_MAX: Final = 5  # pages after the act of which each is kept in place of the one before
 
 
@@ -114,16 +115,33 @@ class Form:
         Returns: its text. It waits as long as the tool's time-out lets it.
 
         Raises:
-            DoubtlessError: Nothing was done yet, or `act` was told no confirmation.
+            DoubtlessError: Nothing was done yet, or `act` was told no confirmation; or none can
+                count any more, since a request that acted was not taken.
         """
         if not self.has_acted or self._confirmation is None:
             raise DoubtlessError("confirmed() comes after act(confirmation=…)")
         self._watch.stage = Stage.READ
-        await self._confirmation.wait_for(state="visible")
+        await self._shown(self._confirmation)
         await self._guard.answered()
         text = await self._confirmation.inner_text()
         self.is_confirmed = True
         return self._view.redacted(text)[:CONFIRMED_MAX]
+
+    async def _shown(self, confirmation: Locator) -> None:
+        """Wait until it is shown, or could not count."""
+        shown = asyncio.ensure_future(confirmation.wait_for(state="visible"))
+        spoilt = asyncio.ensure_future(self._guard.is_spoilt())
+        try:
+            await asyncio.wait((shown, spoilt), return_when=asyncio.FIRST_COMPLETED)
+            if shown.done():
+                await shown
+            else:
+                await asyncio.sleep(SETTLE_S)
+                raise DoubtlessError(await spoilt)
+        finally:
+            shown.cancel()
+            spoilt.cancel()
+            await asyncio.gather(shown, spoilt, return_exceptions=True)
 
     async def end(self) -> None:
         """Follow the page no further."""

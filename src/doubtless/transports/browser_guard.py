@@ -47,6 +47,11 @@ class Sent:
         return self.status is not None or self.failed is not None
 
     @property
+    def came(self) -> str:
+        """What came back, in words."""
+        return self.failed or f"the status {self.status}"
+
+    @property
     def is_good(self) -> bool:
         """Whether the server took it, by its own answer."""
         return self.status is not None and self.status < 400 and self.status not in RESUBMITS
@@ -70,11 +75,13 @@ class Guard:
     sent: list[Sent] = field(default_factory=list)  # what acted, in order
     held: list[str] = field(default_factory=list)  # what was not let through, and why
     is_late: bool = False  # the time to begin was over before anything had left
+    spoilt: str | None = None  # why no confirmation can count any more
     has_asked: bool = False  # whether anything at all left since the gate was open
     _state: _State = _State.HELD
     _write_by_s: float = 0.0
     _bodies: set[tuple[str, str, bytes]] = field(default_factory=set)
     _answered: anyio.Event = field(default_factory=anyio.Event)
+    _spoilt: anyio.Event = field(default_factory=anyio.Event)
 
     def open(self, write_by_s: float) -> None:
         """Let what acts pass. The first of it must leave by `write_by_s`, on the boot clock."""
@@ -89,6 +96,15 @@ class Guard:
         while not all(each.is_answered for each in self.sent):
             self._answered = anyio.Event()
             await self._answered.wait()
+
+    async def is_spoilt(self) -> str:
+        """Wait until no confirmation can count any more, and say why."""
+        await self._spoilt.wait()
+        return self.spoilt or ""
+
+    def _spoil(self, why: str) -> None:
+        self.spoilt = self.spoilt or why
+        self._spoilt.set()
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -138,6 +154,7 @@ class Guard:
     def _why_not_this(self, request: Request) -> str | None:
         body, kind = request.post_data_buffer, request.headers.get("content-type")
         if (body is None and kind is not None) or _FILE.search(body or b""):
+            self._spoil(f"{_told(request)} carries a file, which can't be sent from here")
             return "it carries a file, which can't be seen here"
         boundary = _BOUNDARY.match(kind or "")  # chosen by the browser, anew for each request
         plain = (body or b"").replace(boundary[1].encode(), b"") if boundary else body or b""
@@ -171,6 +188,8 @@ class Guard:
             if not one.is_answered:
                 one.failed = "it was not waited for"
             self._answered.set()
+            if acts and not one.is_good:
+                self._spoil(f"{_told(request)} got {one.came}")
 
     def _is_harmless(self, request: Request) -> bool:
         said = f"{request.method} {request.url.partition('#')[0].partition('?')[0]}"
