@@ -342,3 +342,25 @@ async def test_a_credential_reaches_git_alone_and_no_place_where_it_would_stay(s
     seen.unlink()
     kept = [each for each in server.folder.rglob("*") if each.is_file()]
     assert not [each for each in kept if b"canary" in each.read_bytes()]
+
+
+@pytest.mark.proves("GIT-8")
+async def test_a_process_that_is_killed_before_it_knew_what_the_ref_was_has_pushed_nothing(
+    server, short_leases
+):
+    contracts(server.folder, timeout="3s", horizon="100ms")
+    held = server.folder / "asked"
+    upload = server.folder / "slow-upload-pack"
+    upload.write_text(f'#!/bin/sh\ntouch "{held}"\nsleep 30\n', encoding="utf-8")
+    upload.chmod(0o755)
+    work = server.folder / "work"
+    git(work, "config", "remote.origin.url", str(server.bare))
+    git(work, "config", "remote.origin.uploadpack", str(upload))
+    with agent(server) as process:
+        await anyio.to_thread.run_sync(lambda: until(held.exists))
+        process.kill()
+    git(work, "config", "--unset", "remote.origin.uploadpack")
+    async with opened(server.folder, timeout="3s", horizon="100ms") as app:
+        outcome = await settled(app, "one")
+    assert outcome.status == "succeeded", outcome
+    assert len(server.changes()) == 1

@@ -146,6 +146,10 @@ class Reconciler:
             errand = self._errands.errand(
                 operation.id, asked.contract, max(1, len(asked.record.attempts))
             )
+            if errand.baseline is None:
+                # It is durable before any gate is asked, and none opens for these attempts now.
+                told = "no attempt came as far as to note how things stood before"
+                return Sighting(shows=Shows.ABSENT, detail=told)
             transport = self._actions.transport(kind)
             return await transport.look(errand, limit_s=rules.timeout_ms / 1000)
         except DoubtlessError as error:
