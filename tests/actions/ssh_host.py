@@ -202,18 +202,21 @@ class Link:
         if self.refuses >= self.connections:
             writer.transport.abort()
             return
-        there_reader, there = await asyncio.open_connection("127.0.0.1", self._leads_to)
-        self._writers += [writer, there]
-        tasks = [
-            asyncio.create_task(self._copy(reader, there, is_host=False)),
-            asyncio.create_task(self._copy(there_reader, writer, is_host=True)),
-        ]
+        tasks: list[asyncio.Task[None]] = []
+        ends = [writer]
+        self._writers.append(writer)
         try:
+            there_reader, there = await asyncio.open_connection("127.0.0.1", self._leads_to)
+            ends.append(there)
+            self._writers.append(there)
+            tasks.append(asyncio.create_task(self._copy(reader, there, is_host=False)))
+            tasks.append(asyncio.create_task(self._copy(there_reader, writer, is_host=True)))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
-            there.close()
+            for end in ends:
+                end.transport.abort()
 
     async def _copy(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_host: bool

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from doubtless import Doubtless, Outcome
 
 SECRET = "DOUBTLESS_SECRET_DEPLOY_KEY"
 WITHIN_S = 25
+POLL_S = 0.1
 
 HEAD = """
 [tools.deploy]
@@ -23,6 +24,7 @@ timeout = "{timeout}"
 in_flight_horizon = "{horizon}"
 recovery_deadline = "5m"
 on_absent = "{on_absent}"
+retry = {{ attempts = {attempts} }}
 
 [tools.deploy.arguments]
 type = "object"
@@ -83,6 +85,7 @@ class Stage:
             "timeout": "10s",
             "horizon": "0s",
             "on_absent": "resend",
+            "attempts": 1,
             "host": self.server.host,
             "host_key": self.server.host_key,
             "markers": self.host.markers,
@@ -140,18 +143,27 @@ async def ends(app: Doubtless, operation_id: str = "one") -> Outcome:
     return await app.wait(operation_id, timeout=WITHIN_S)
 
 
-async def comes_to(app: Doubtless, state: str, operation_id: str = "one") -> Outcome:
+async def eventually(ask: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until the answer is yes; not too often, since a time line is long."""
     with anyio.fail_after(WITHIN_S):
-        while (found := await app.outcome(operation_id)).state != state:  # noqa: ASYNC110
-            await anyio.sleep(0.02)
-    return found
+        while not await ask():  # noqa: ASYNC110 - other processes bring it about
+            await anyio.sleep(POLL_S)
 
 
-async def told(app: Doubtless, words: str, operation_id: str = "one") -> None:
+async def comes_to(app: Doubtless, state: str) -> None:
+    async def is_there() -> bool:
+        return (await app.outcome("one")).state == state
+
+    await eventually(is_there)
+
+
+async def told(app: Doubtless, words: str) -> None:
     """Wait until the timeline holds an entry with `words`."""
-    with anyio.fail_after(WITHIN_S):
-        while words not in str(await app.timeline(operation_id)):  # noqa: ASYNC110
-            await anyio.sleep(0.02)
+
+    async def is_told() -> bool:
+        return words in str(await app.timeline("one"))
+
+    await eventually(is_told)
 
 
 async def off(function, *arguments) -> None:

@@ -85,7 +85,7 @@ async def test_a_command_that_left_a_child_is_found_done_after_the_link_broke(st
 
 @pytest.mark.proves("SSH-2")
 async def test_a_link_that_breaks_before_anything_was_ordered_is_proven_not_sent(stage):
-    async with stage.linked() as link:
+    async with stage.linked(attempts=2) as link:
         link.refuses = 1
         async with stage.app() as app:
             await call(app)
@@ -253,8 +253,8 @@ async def test_a_command_whose_process_is_gone_goes_to_a_person_and_runs_never_a
     stage.host.set("hold.restarted")
     async with stage.app() as app:
         await runs(stage, app, stage.kill)
-        outcome = await comes_to(app, "manual_review")
-        assert outcome.status == UNKNOWN
+        await comes_to(app, "manual_review")
+        assert (await app.outcome("one")).status == UNKNOWN
         assert "its process is gone without an exit code" in str(await app.timeline("one"))
         await app.resolve("one", "retry", note="try", operator="ops")
         await told(app, "attempt 1 has begun there, and is not run again")
@@ -284,11 +284,11 @@ async def test_an_exit_code_that_is_not_declared_says_nothing_of_the_effect(stag
     stage.declare(timeout="4s")
     async with stage.app() as app:
         await call(app)
-        outcome = await comes_to(app, "manual_review")
+        await comes_to(app, "manual_review")
         assert "ended with 3, which does not say whether it had an effect" in str(
             await app.timeline("one")
         )
-        assert outcome.status == UNKNOWN
+        assert (await app.outcome("one")).status == UNKNOWN
     stage.declare(ONE + "failed_exit = [3]\n")
     async with stage.app() as app:
         outcome = await call(app, "two", "r8")
@@ -316,7 +316,7 @@ async def test_two_processes_with_one_id_run_it_once(stage):
     ],
 )
 async def test_a_process_that_is_killed_anywhere_leaves_one_effect(stage, agency, place, effects):
-    stage.declare(timeout="5s")
+    stage.declare(timeout="3s", attempts=3)
     stage.hand_out_the_key()
     with agency.agent(stage.folder, "deploy", {"release": "r7"}, stops=place) as agent:
         await off(agent.stopped)
@@ -345,7 +345,7 @@ async def test_a_process_that_is_killed_while_the_command_runs_leaves_it_running
 
 @pytest.mark.proves("SSH-7")
 async def test_a_worker_that_slept_behind_the_gate_runs_nothing_when_it_wakes(stage, agency):
-    stage.declare(timeout="5s")
+    stage.declare(timeout="5s", attempts=3)
     stops = "behind doubtless.engine.steps.open_gate"
     stage.hand_out_the_key()
     with agency.agent(stage.folder, "deploy", {"release": "r7"}, stops=stops) as sleeper:

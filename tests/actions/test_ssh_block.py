@@ -62,7 +62,7 @@ def block(more: str = "", **said: str | None) -> str:
         ({"markers": '"/var/../etc"'}, "markers"),
         ({"lock": '"../release"'}, "lock"),
         ({"lock_for": '"1h"'}, "lock_for"),
-        ({"stop": '"{args.release}"'}, "argv"),
+        ({"take_over": '{ lock = "release", held_by = "x" }'}, "argv"),
     ],
 )
 def test_a_block_that_can_not_be_meant_is_told_with_its_place(said, key, tmp_path):

@@ -21,6 +21,8 @@ from tests.actions.ssh_stage import (
     told,
 )
 
+from doubtless.errors import DecisionRefused
+
 pytestmark = [
     pytest.mark.skipif(ssh_host.SSHD is None, reason="sshd is missing: install openssh-server")
 ]
@@ -28,7 +30,6 @@ pytestmark = [
 ALL = ["one downloaded r7", "one migrated r7", "one restarted r7"]
 LOCK = 'lock = "release"\n'
 TAKE_OVER = 'take_over = {{ lock = "release", held_by = "{{args.held_by}}" }}\n'
-STOP = 'stop = "{{args.held_by}}"\n'
 
 
 @pytest.fixture(scope="module")
@@ -201,20 +202,17 @@ async def test_a_lock_whose_holder_may_run_is_not_taken_over(stage):
     ssh_host.until(lambda: not lock.is_symlink())
 
 
-@pytest.mark.proves("SSH-11")
-async def test_a_run_is_stopped_by_an_operation_of_its_own_and_goes_to_a_person(stage):
+@pytest.mark.proves("SSH-15")
+async def test_what_runs_on_a_host_is_ended_by_a_person_and_settles_nothing(stage):
     stage.host.set("hold.restarted")
-    async with stage.linked() as link:
-        async with stage.app(worker=False) as app:
-            ref = await runs(stage, app, lambda ref: link.cut())
+    async with stage.linked() as link, stage.app() as app:
+        ref = await runs(stage, app, lambda ref: link.cut())
         leader = stage.host.leader(ref)
         assert processes_of(leader)
-        stage.declare(STOP, effect="shell_write")
-        async with stage.app() as app:
-            outcome = await call(app, "stop", held_by=ref)
-            assert outcome.status == "succeeded", outcome
-            assert not processes_of(leader)
-            await comes_to(app, "manual_review")
-            refused = await call(app, "stop-2", held_by="0" * 26)
-            assert refused.observation["class"] == "rejected"
+        await app.stop("one", operator="ops", note="the disk is full")
+        assert not processes_of(leader)
+        assert "it was stopped by ops" in str(await app.timeline("one"))
+        await comes_to(app, "manual_review")
+        with pytest.raises(DecisionRefused, match="nothing of it runs"):
+            await app.stop("one", operator="ops", note="once more")
     assert stage.host.effects() == ["one restarted r7"]

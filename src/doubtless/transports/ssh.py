@@ -33,6 +33,7 @@ from doubtless.errors import GateClosed, NotSent
 from doubtless.transports.base import (
     Errand,
     Gate,
+    Halt,
     Reply,
     Sighting,
     Watch,
@@ -149,9 +150,6 @@ class SshTransport:
 
         Where nothing began, the attempts so far are ruled out first: see the module's text.
         """
-        if errand.baseline is None:  # it is durable before the gate, and no gate opens now
-            told = "no attempt came as far as to know how things stood before"
-            return Sighting(shows=Shows.ABSENT, detail=told)
         try:
             async with talking(errand, self._workplace) as talk:
                 return await _look(errand, talk)
@@ -159,6 +157,22 @@ class SshTransport:
             return could_not_ask(str(error))
         except Clash as error:
             return Sighting(shows=Shows.CONFLICT, detail=str(error))
+
+    async def stop(self, errand: Errand) -> Halt:
+        """End all processes of its run: SIGTERM, and SIGKILL after ten seconds.
+
+        Raises:
+            NotSent: Nothing of it runs there, or its processes can't be told from others.
+        """
+        try:
+            async with talking(errand, self._workplace) as talk:
+                facts = await talk.asked("stop")
+        except (NoLink, LinkLost) as error:
+            raise NotSent(str(error)) from error
+        if facts.signalled is None:
+            raise NotSent("nothing of it runs on the host that could be ended")
+        over = facts.alive == "no" or facts.code is not None
+        return Halt(signalled=(facts.signalled,), left=() if over else (facts.signalled,))
 
     async def aclose(self) -> None:
         """Nothing is kept open."""

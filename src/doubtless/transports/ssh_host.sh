@@ -82,6 +82,22 @@ go() {
   say "ran $?"
 }
 
+# End all processes of the run: what its command had done by then stays.
+stop_run() {
+  last_run "$folder"
+  [ -n "$run" ] && [ ! -f "$folder/run.$run_number/end" ] && [ "$(lives "$run")" = yes ] || return
+  [ "${run##*:}" = own ] || return
+  leader=${run#run:*:}
+  leader=${leader%%:*}
+  kill -s TERM -- "-$leader" && say "signalled $leader"
+  tries=0
+  while [ "$tries" -lt 20 ] && [ "$(lives "$run")" = yes ]; do
+    tries=$((tries + 1))
+    [ "$tries" -ne 10 ] || kill -s KILL -- "-$leader"
+    sleep 1
+  done
+}
+
 begun=$(clock)
 case $begun in '' | *[!0-9]*) begun=0 ;; esac
 say "$nonce doubtless 1"
@@ -98,6 +114,7 @@ while read -r order one two; do
       report
       ;;
     seen) last_run "$folder"; : >"$folder/run.$run_number/seen"; report ;;
+    stop) stop_run; report ;;
     *) break ;;
   esac
 done

@@ -81,27 +81,6 @@ take_over() {
   say "taken over from $holder_id, whose time was over at $expires"
 }
 
-# End all processes of another operation's run. What its command had done by then stays.
-stop_run() {
-  (
-    last_run "$base/$1"
-    [ -n "$run" ] || { say "no run of $1 is known here"; exit 3; }
-    [ ! -f "$base/$1/run.$run_number/end" ] || { say "$1 is over"; exit 3; }
-    [ "${run##*:}" = own ] && [ "$(lives "$run")" = yes ] || { say "$1 runs no more"; exit 3; }
-    rest=${run#run:*:}
-    leader=${rest%%:*}
-    kill -s TERM -- "-$leader" || exit 1
-    tries=0
-    while [ "$(lives "$run")" = yes ]; do
-      tries=$((tries + 1))
-      [ "$tries" -ne 10 ] || kill -s KILL -- "-$leader"
-      [ "$tries" -lt 20 ] || { say "$1 did not end"; exit 1; }
-      sleep 1
-    done
-    say "ended the processes of $1"
-  )
-}
-
 # One step under a marker of its own. Own functions are called, everything else is a program.
 step() {
   index=$1 name=$2 how=$3

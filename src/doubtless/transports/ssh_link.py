@@ -59,6 +59,7 @@ class Facts:
     out: bytes = b""  # what the last step that began has printed, its beginning
     err: bytes = b""
     ran: int | None = None  # how the run that was asked for ended
+    signalled: int | None = None  # the group of processes that was ended
 
     @property
     def run(self) -> str | None:
@@ -185,8 +186,8 @@ def _take(facts: Facts, word: str, rest: str) -> None:
             index, _, name = place.partition(".")
             known = None if digest == "-" else digest
             facts.steps.append(StepFacts(int(index), name, _number(code), known))
-        case "end" | "ran":
-            setattr(facts, "code" if word == "end" else "ran", _number(rest))
+        case "end" | "ran" | "signalled":
+            setattr(facts, "code" if word == "end" else word, _number(rest))
         case "alive" | "lock":
             setattr(facts, word, rest)
         case "seen":

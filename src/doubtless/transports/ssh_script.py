@@ -40,8 +40,6 @@ def steps_of(members: Mapping[str, Json]) -> tuple[Step, ...]:
     if "take_over" in members:
         said = cast("Mapping[str, str]", members["take_over"])
         return (Step("taken_over", ("take_over", said["lock"], said["held_by"]), own=True),)
-    if "stop" in members:
-        return (Step("stopped", ("stop_run", str(members["stop"])), own=True),)
     said_steps = cast("Sequence[Mapping[str, Json]]", members["steps"])
     return tuple(
         Step(str(each["name"]), tuple(map(word, cast("Sequence[Json]", each["argv"]))))
