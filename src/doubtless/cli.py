@@ -14,6 +14,7 @@ from doubtless.cli_approve import approve, deny
 from doubtless.cli_doctor import doctor
 from doubtless.cli_events import events
 from doubtless.cli_exhibit import exhibit, write_exhibits
+from doubtless.cli_explain import explain_contracts
 from doubtless.cli_migrate import migrate
 from doubtless.cli_retention import retention
 from doubtless.cli_serve import serve, worker
@@ -346,6 +347,9 @@ def check_contracts(settings: Settings, *, file: str | None, as_json: bool) -> i
     else:
         click.echo(check_report(found))
     return 0
+
+
+contracts.add_command(explain_contracts)
 
 
 @cli.command(short_help="Show the main job on loopback.")

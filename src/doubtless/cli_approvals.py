@@ -47,11 +47,7 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     yield "tool", f"{operation.tool}, effect {operation.effect}"
     target = operation.business_key or "(no business key)"
     yield "target", f"{operation.source} {_ascii(target)}"
-    if contract.request is not None:
-        yield (
-            "request",
-            f"{contract.request.method} {contract.source.base_url}{contract.request.path}",
-        )
+    yield "does", _ascii(shown.does) if shown.does is not None else "(emptied by retention)"
     session = f", session {_ascii(operation.session_id)}" if operation.session_id else ""
     ago = length(max(0, now.ms - operation.created_ms))
     yield "asked for by", f"{_ascii(operation.principal)}{session}, {ago} ago"

@@ -48,7 +48,8 @@ class Shown:
     contract: Contract
     now: Now
     outcome: Outcome
-    arguments: dict[str, Json] | None  # None once retention has emptied them
+    does: str | None  # what to what; None once retention has emptied it
+    arguments: dict[str, Json] | None  # the same
     timeline: list[dict[str, Json]]
     exhibits: list[Exhibit]
     choices: tuple[Choice, ...]
@@ -150,6 +151,7 @@ class Reader:
                 contract=contract,
                 now=now,
                 outcome=reports.outcome(self._book, tx, record, contract, now),
+                does=reports.done_to(self._book, tx, record, contract),
                 arguments=self._book.arguments(tx, operation_id),
                 timeline=reports.timeline(self._book, tx, operation_id),
                 exhibits=exhibits.listed(self._book, tx, operation_id),

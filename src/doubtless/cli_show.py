@@ -104,6 +104,7 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     session = f", session {operation.session_id}" if operation.session_id else ""
     yield "", f"by {operation.principal}{session}, at {asked}"
     yield "effect", f"{operation.effect} at {operation.source}"
+    yield "does", shown.does or ""
     request = (outcome.reconcile or {}).get("request")
     yield "look-up", str(request) if request else _no_lookup(shown)
     yield "find it by", _handles(shown)

@@ -8,6 +8,7 @@ from doubtless.core.contract import Contract
 from doubtless.core.model import Cause, Json, Now, Record, State
 from doubtless.core.outcome import Extras, Outcome, instant, outcome_of
 from doubtless.engine.book import WORKER, Book
+from doubtless.engine.contracts.answers import target_of
 from doubtless.engine.contracts.blocks import BLOCKS
 from doubtless.engine.reconciler import lookup_request
 from doubtless.engine.templates import TemplateError, TemplateValues
@@ -157,6 +158,19 @@ def _question(book: Book, tx: Transaction, record: Record, contract: Contract) -
     if not isinstance(action, Action) or not contract.lookups:
         return None
     return BLOCKS[contract.kind].question(action.members)
+
+
+def done_to(book: Book, tx: Transaction, record: Record, contract: Contract) -> str | None:
+    """Say in a line what is done to what, with the call's own values; None: nobody knows any more.
+
+    It is what every attempt carries out, as it was rendered when the operation was prepared.
+    """
+    action = book.request(tx, record.operation.id)
+    if isinstance(action, Action):
+        return BLOCKS[contract.kind].target(action.members)
+    if action is not None:
+        return f"{action.method} {action.url}"
+    return None if contract.request or contract.action else target_of(contract)
 
 
 def session(book: Book, tx: Transaction, session_id: str, principal: str) -> SessionRecord:
