@@ -67,7 +67,8 @@ def _lines(shown: "Shown", settings: Settings) -> Iterator["Line"]:
     for each in shown.exhibits:
         which = f"  attempt {each.attempt}" if len(attempts) > 1 else ""
         yield Line(f"  {clean(each.name):<16} {each.size:>9} bytes  {each.at}{which}")
-    last = shown.exhibits[-1]
+    pictures = [each for each in shown.exhibits if each.media_type == "image/jpeg"]
+    last = (pictures or shown.exhibits)[-1]
     operation_id = shown.record.operation.id
     words = ["doubtless", "operations", "exhibit", operation_id, shlex.quote(last.name)]
     if attempts != {last.attempt}:

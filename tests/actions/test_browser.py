@@ -327,7 +327,7 @@ def test_the_terminal_names_what_there_is_to_look_at_and_saves_it(house):
     house.call("send", "broken", "terminal")
     shown = house.shell.here("operations", "show", "terminal")
     assert "What there is to look at" in shown.out
-    assert "doubtless operations exhibit terminal" in shown.out
+    assert "doubtless operations exhibit terminal end.jpg --output end.jpg" in shown.out
     words = ("operations", "exhibit", "terminal", "end.jpg", "--output", "end.jpg")
     assert house.shell.here(*words).code == 0
     assert (house.folder / "end.jpg").read_bytes().startswith(JPEG)
