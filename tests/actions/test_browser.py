@@ -180,8 +180,11 @@ def test_a_page_is_left_open_for_a_bounded_time(house):
 
 @pytest.mark.proves("BROWSER-6")
 def test_a_secret_is_in_no_exhibit_and_no_outcome(house, forms):
-    outcome = house.call("send_with_password", "ok", "secret")
+    outcome = house.call("send_with_password", "echo", "secret")
     assert outcome["status"] == "succeeded", outcome
+    house.call("send_with_password", "ok", "dotted")
+    assert "before.jpg" in house.exhibits("dotted")
+    assert "before.jpg" not in house.exhibits("secret")  # it could be read there
     assert b"me" in forms.bodies  # the contract calls it harmless
     assert b"token=canary-7%2F3%26x" in forms.bodies[-1]
     kept = [house.text("secret", name) for name in house.exhibits("secret") if "jpg" not in name]

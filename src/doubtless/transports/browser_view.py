@@ -18,7 +18,15 @@ PICTURE_S: Final = 3.0  # a page whose script hangs can't be painted
 TEXT_S: Final = 1.0  # nor says it anything while it goes to another address
 TEXT_MAX: Final = 65_536  # characters of a page that are kept
 FRESH_S: Final = 1.0  # a picture as old as this is shown again
+FRAMES_MAX: Final = 20  # a page with more is not painted once a secret was filled in
 REDACTED: Final = "[redacted]"
+READABLE: Final = """() => [
+  document.body?.innerText ?? '',
+  ...[...document.querySelectorAll('input, textarea')]
+    .filter(field => field.type !== 'password'
+      && getComputedStyle(field).webkitTextSecurity === 'none')
+    .map(field => field.value),
+].join(' ')"""
 
 
 @dataclass(slots=True)
@@ -38,10 +46,15 @@ class View:
     _last: tuple[float, bytes] | None = None
 
     async def picture(self) -> bytes | None:
-        """Return the page as it is now, as a JPEG; None where it can't be painted."""
+        """Return the page as it is now, as a JPEG.
+
+        None where it can't be painted, or where a secret could be read in it.
+        """
         now_s = self.boot_s()
         if self._last is not None and now_s - self._last[0] < FRESH_S:
             return self._last[1]
+        if self.secrets and await self._may_show_a_secret():
+            return None
         try:
             with anyio.fail_after(PICTURE_S):
                 said = {"format": "jpeg", "quality": 60}
@@ -51,6 +64,18 @@ class View:
         picture = base64.b64decode(found["data"])
         self._last = (self.boot_s(), picture)
         return picture
+
+    async def _may_show_a_secret(self) -> bool:
+        """Whether a secret can be read in the page, or it can't be told."""
+        frames = self.page.frames
+        if len(frames) > FRAMES_MAX:
+            return True
+        try:
+            with anyio.fail_after(TEXT_S):
+                said = [str(await each.evaluate(READABLE)) for each in frames]
+        except (Error, TimeoutError):
+            return True
+        return any(secret in text for secret in self.secrets for text in said)
 
     async def text(self) -> bytes:
         """Return the page's address, title and text. What stands in fields is no part of it."""
