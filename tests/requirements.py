@@ -429,6 +429,10 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "CELERY-4": "A task delivered again finds its operation, one sent anew does not.",
     "CELERY-5": "What provably did nothing is Celery's to retry, a refusal is not.",
     "CELERY-6": "Tasks on threads use an application that lives on an event loop.",
+    # Several kinds of actions, one after the other.
+    "STORY-1": "Killed while a file is written: it is there once, and what comes after goes on.",
+    "STORY-2": "Killed while a form is sent: a person is asked, and nothing is repeated.",
+    "STORY-3": "A person's answer closes a form, sends it anew, or marks it as possibly sent twice.",
     # What a contract means, in plain words.
     "EXPLAIN-1": "Each place on an action's way is told, with the proof that it gives, or none.",
     "EXPLAIN-2": "What happens on an unknown is told step by step, in the contract's own numbers.",
@@ -446,6 +450,9 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "SCALE-7": "A tenant sees and changes nothing of another's, and shares no key with it.",
     "SCALE-8": "What the scale measurement loads has the shape of what the engine writes.",
     "SCALE-9": "A repeat of what was emptied or archived sends nothing, and says what is gone.",
+    "SCALE-10": "Every statement of the ledger is held to one tenant, by its structure.",
+    "SCALE-11": "A service or command is of one tenant; its tokens open no other's.",
+    "SCALE-12": "Workers empty and archive where a flag says when; a wrong time is refused.",
     # The PostgreSQL ledger.
     # Changes of the schema, in two steps.
     "MIGRATE-1": "A release runs on the pre steps of later ones, and before its own post steps.",

@@ -30,7 +30,7 @@ FOR_A_SERVER = {"foreign", "outbox_postgres", "postgres", "postgres_text"}
 MODULES = sorted(
     file.stem
     for file in Path(operations.__file__).parent.glob("*.py")
-    if file.stem not in {"__init__", "sqlite", *FOR_A_SERVER}
+    if file.stem not in {"__init__", "checkup", "sqlite", *FOR_A_SERVER}
 )
 STATEMENT = re.compile(r"\s*(select|insert|update|delete)\s")
 ONLY_SQLITE = {"select lower(name) from sqlite_schema"}

