@@ -40,11 +40,12 @@ class Sent:
     url: str
     status: int | None = None
     failed: str | None = None
+    is_answerable: bool = True  # False for what the page alone can confirm
 
     @property
     def is_answered(self) -> bool:
         """Whether nothing more comes back."""
-        return self.status is not None or self.failed is not None
+        return not self.is_answerable or self.status is not None or self.failed is not None
 
     @property
     def came(self) -> str:
@@ -54,7 +55,9 @@ class Sent:
     @property
     def is_good(self) -> bool:
         """Whether the server took it, by its own answer."""
-        return self.status is not None and self.status < 400 and self.status not in RESUBMITS
+        if self.status is None:
+            return not self.is_answerable
+        return self.status < 400 and self.status not in RESUBMITS
 
 
 @dataclass(eq=False)  # no slots: the driver keeps something of its own with its handlers
@@ -128,7 +131,7 @@ class Guard:
         if request.method not in SAFE:
             is_harmless = self._is_harmless(request)
             await self._relay(route, request, acts=is_open and not is_harmless, is_open=is_open)
-        elif is_open and request.is_navigation_request():
+        elif is_open and request.is_navigation_request() and origin_of(request.url):
             # A link may be what acts.
             await self._relay(route, request, acts=False, is_open=True)
         else:
@@ -211,8 +214,7 @@ class Guard:
             if self._state is not _State.OPEN:
                 self._note(f"WebSocket {socket.url}: a message was held back")
                 return
-            # It gets no answer of its own: whether it was taken, the page must show.
-            self.sent.append(Sent(method="MESSAGE", url=socket.url, status=200))
+            self.sent.append(Sent(method="MESSAGE", url=socket.url, is_answerable=False))
             self.has_asked = True
             server.send(message)
             self.left()
