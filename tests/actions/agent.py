@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,22 @@ class Agency:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True)
 
-    @contextmanager
     def agent(
         self, folder: Path, tool: str, arguments: dict[str, Any], *, stops: str | None = None
-    ) -> Iterator[Agent]:
+    ) -> AbstractContextManager[Agent]:
         """Call as operation `one`, on the ledger and the contracts of a folder."""
         told = {"folder": str(folder), "tool": tool, "arguments": arguments, "stops": stops}
+        return self.told(told)
+
+    def planner(
+        self, folder: Path, steps: list[dict[str, Any]], *, stops: str | None = None
+    ) -> AbstractContextManager[Agent]:
+        """Prepare several operations at once, with the words of `prepare`, and carry them out."""
+        return self.told({"folder": str(folder), "steps": steps, "stops": stops})
+
+    @contextmanager
+    def told(self, told: dict[str, Any]) -> Iterator[Agent]:
+        """Fork one that does as it is told."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{json.dumps(told)}\n")
@@ -129,16 +139,24 @@ def stop(place: str) -> None:
 
 
 async def act(told: dict[str, Any]) -> None:
+    steps = told.get("steps")
     app = Doubtless(
         f"sqlite:///{told['folder']}/d.db",
         contracts=f"{told['folder']}/contracts.toml",
         secrets=f"{told['folder']}/secrets",
-        worker=False,
+        worker=steps is not None,
     )
     async with app:
         if told["stops"]:
             stop(told["stops"])
-        await app.call(told["tool"], told["arguments"], operation_id="one")
+        if steps is None:
+            await app.call(told["tool"], told["arguments"], operation_id="one")
+            return
+        async with app.transaction() as tx:
+            for step in steps:
+                await tx.prepare(**step)
+        for step in steps:
+            await app.wait(step["operation_id"], timeout=LIFE_S)
 
 
 def main() -> None:

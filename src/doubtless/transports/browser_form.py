@@ -54,6 +54,11 @@ class Form:
         return self._errand.ref
 
     @property
+    def duplicate_of(self) -> str | None:
+        """The operation that this one may repeat, where a person was unsure of it: say so."""
+        return self._errand.duplicate_of
+
+    @property
     def attempt(self) -> int:
         """Which attempt this is, from 1. A second one is a person's decision."""
         return self._errand.attempt

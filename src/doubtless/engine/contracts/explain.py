@@ -89,10 +89,11 @@ def _if_we_die(contract: Contract) -> str:
         return "Whoever works on goes on with it: nothing outside has changed."
     lease, later = spoken(contract.lease_ms), spoken(FOREIGN_OWNER_MS)
     noticed = (
-        f"It is noticed when the attempt's lease is over, {lease} after it began at the latest."
+        "A worker that starts on this host notices it at once; others do when the attempt's "
+        f"lease is over, {lease} after it began."
     )
     if RULES[contract.effect].looks_up and contract.lookups:
-        noticed += f" Where that is on another host, no absence counts for {later} more."
+        noticed += f" On another host no absence counts for {later} more."
     if contract.record_sending:
         return (
             "Where the ledger does not say that the gate opened, nothing was sent; where it does, "
