@@ -181,4 +181,9 @@ def _imported(settings: Settings, place: str) -> Doubtless:
         raise SettingsError(f"--app {place}: {module} can't be imported: {error}") from error
     if not isinstance(found, Doubtless):
         raise SettingsError(f"--app {place}: there is no Doubtless of that name in {module}")
+    if "tenant" in settings.said and found.tenant != settings.tenant:
+        raise SettingsError(
+            f"--app {place} is of the tenant {found.tenant!r}, and {settings.tenant!r} is said by"
+            " DOUBTLESS_TENANT or doubtless.toml: let both say the same"
+        )
     return found
