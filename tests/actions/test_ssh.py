@@ -14,6 +14,7 @@ pytest.importorskip("asyncssh", reason="asyncssh is missing: install doubtless[s
 from tests.actions import ssh_host
 from tests.actions.ssh_host import Host, processes_of, sshd
 from tests.actions.ssh_stage import ONE, SECRET, Stage, call, comes_to, ends, off, runs, told
+from tests.actions.told import observed, result
 
 from doubtless.errors import BadArguments
 
@@ -44,13 +45,13 @@ async def test_a_command_runs_once_and_its_marker_tells_machines_and_people(stag
         outcome = await call(app)
         again = await call(app)
     assert (outcome.status, again.already_done) == ("succeeded", True)
-    assert outcome.result["stdout"] == "out of restarted\n"
-    assert outcome.result["stderr"] == "err of restarted\n"
+    assert result(outcome)["stdout"] == "out of restarted\n"
+    assert result(outcome)["stderr"] == "err of restarted\n"
     assert stage.host.effects() == ["one restarted r7"]
     status = stage.host.status(outcome.ref)
     assert status["operation"] == "one"
     assert (status["phase"], status["step"], status["exit"]) == ("ended", "command", 0)
-    assert status["output"] == outcome.result["digest"]
+    assert status["output"] == result(outcome)["digest"]
     digest = hashlib.sha256(b"out of restarted\n").hexdigest()
     assert status["output"] == f"sha256:{digest}"
     assert outcome.provider_operation_id == str(stage.host.marker(outcome.ref))
@@ -142,8 +143,8 @@ async def test_what_is_in_the_way_is_told_and_nothing_was_done(stage, monkeypatc
         if how == "no key at all":
             monkeypatch.delenv(SECRET)
         outcome = await call(app)
-        assert outcome.observation["class"] == "not_sent", outcome
-        assert words in outcome.transport_observation
+        assert observed(outcome)["class"] == "not_sent", outcome
+        assert words in str(outcome.transport_observation)
         assert "horse" not in str(outcome)
     assert stage.host.effects() == []
 
@@ -179,13 +180,13 @@ async def test_what_never_began_is_ruled_out_on_the_host_before_it_is_called_abs
         outcome = await ends(app)
         assert outcome.status == "failed_safe_to_retry", outcome
         assert stage.host.claims(outcome.ref) == ["void:1"]
-        assert late_job(stage, outcome.ref, attempt=1) == 10
+        assert late_job(stage, str(outcome.ref), attempt=1) == 10
         assert stage.host.effects() == []
         outcome = await call(app)
     assert outcome.status == "succeeded"
     assert stage.host.claims(outcome.ref) == ["void:1", "run:2"]
-    assert late_job(stage, outcome.ref, attempt=1) == 10
-    assert late_job(stage, outcome.ref, attempt=3) == 12
+    assert late_job(stage, str(outcome.ref), attempt=1) == 10
+    assert late_job(stage, str(outcome.ref), attempt=3) == 12
     assert stage.host.effects() == ["one restarted r7"]
 
 
@@ -214,7 +215,10 @@ def late_job(stage, ref: str, *, attempt: int, env: dict[str, str] | None = None
         raise AssertionError
 
     argv = [f"{stage.host.folder}/release", "restarted", "r7"]
-    members = {"markers": str(stage.host.markers), "steps": [{"name": "command", "argv": argv}]}
+    members: dict[str, Json] = {
+        "markers": str(stage.host.markers),
+        "steps": [{"name": "command", "argv": argv}],
+    }
     errand = Errand(
         operation_id="one",
         ref=ref,
@@ -293,7 +297,7 @@ async def test_an_exit_code_that_is_not_declared_says_nothing_of_the_effect(stag
     async with stage.app() as app:
         outcome = await call(app, "two", "r8")
     assert outcome.status == "failed"
-    assert "it ended with 3" in outcome.transport_observation
+    assert "it ended with 3" in str(outcome.transport_observation)
 
 
 @pytest.mark.proves("SSH-6")

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("asyncssh", reason="asyncssh is missing: install doubtless[ssh]")
 
+from tests.actions.told import action
+
 from doubtless.core.model import Shows
 from doubtless.engine.contracts import parse_contracts
 from doubtless.errors import ContractError
@@ -77,8 +79,7 @@ def test_a_block_that_can_not_be_meant_is_told_with_its_place(said, key, tmp_pat
 def test_steps_must_stand_in_the_order_of_the_status(tmp_path):
     file = str(tmp_path / "contracts.toml")
     tool = parse_contracts(block(STATUS), file).tools["deploy"]
-    assert tool.action is not None
-    assert [step["name"] for step in tool.action["steps"]] == ["downloaded", "restarted"]
+    assert [step["name"] for step in action(tool)["steps"]] == ["downloaded", "restarted"]
     assert not parse_contracts(block(), file).warnings
     for wrong in ('order = ["restarted", "downloaded"]', 'order = ["downloaded"]'):
         with pytest.raises(ContractError, match="stand so"):

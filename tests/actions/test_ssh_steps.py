@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("asyncssh", reason="asyncssh is missing: install doubtless[ssh]")
 
 from tests.actions import ssh_host
+from tests.actions.git_server import until
 from tests.actions.ssh_host import Host, processes_of, sshd
 from tests.actions.ssh_stage import (
     ONE,
@@ -20,6 +21,7 @@ from tests.actions.ssh_stage import (
     runs,
     told,
 )
+from tests.actions.told import observed, result
 
 from doubtless.errors import DecisionRefused
 
@@ -50,7 +52,7 @@ async def test_steps_run_in_order_each_under_a_marker_of_its_own(stage):
     async with stage.app() as app:
         outcome = await call(app)
     assert outcome.status == "succeeded", outcome
-    assert outcome.result["steps"] == ["downloaded", "migrated", "restarted"]
+    assert result(outcome)["steps"] == ["downloaded", "migrated", "restarted"]
     assert stage.host.effects() == ALL
     run = stage.host.marker(outcome.ref) / "run.1"
     assert sorted(each.name for each in run.glob("step.*")) == [
@@ -103,7 +105,9 @@ async def test_a_step_that_failed_is_a_failure_and_a_new_operation_goes_on_after
     async with stage.app() as app:
         outcome = await call(app)
         assert outcome.status == "failed", outcome
-        assert "migrated ended with 1; the host reports downloaded" in outcome.transport_observation
+        assert "migrated ended with 1; the host reports downloaded" in str(
+            outcome.transport_observation
+        )
         (stage.host.folder / "fail.migrated").unlink()
         outcome = await call(app, "two")
     assert outcome.status == "succeeded", outcome
@@ -122,7 +126,7 @@ async def test_what_the_host_reports_as_done_is_refused_and_nothing_is_run(stage
     async with stage.app() as app:
         outcome = await call(app)
     assert outcome.status == "failed"
-    assert "it is done already; nothing was run" in outcome.transport_observation
+    assert "it is done already; nothing was run" in str(outcome.transport_observation)
     assert stage.host.effects() == []
 
 
@@ -135,7 +139,7 @@ async def test_the_hosts_own_word_outweighs_the_exit_code(stage):
     async with stage.app() as app:
         outcome = await call(app)
     assert outcome.status == "succeeded"
-    assert outcome.result["exit"] == 1
+    assert result(outcome)["exit"] == 1
 
 
 @pytest.mark.proves("SSH-11")
@@ -144,8 +148,8 @@ async def test_a_lock_that_another_operation_holds_is_told_and_nothing_is_run(st
     async with stage.linked(LOCK + ONE) as link, stage.app() as app:
         await runs(stage, app, lambda ref: link.cut())
         outcome = await call(app, "two", "r8")
-        assert outcome.observation["class"] == "not_sent", outcome
-        assert "the lock is held by one, until" in outcome.transport_observation
+        assert observed(outcome)["class"] == "not_sent", outcome
+        assert "the lock is held by one, until" in str(outcome.transport_observation)
         stage.host.set("go")
         await ends(app)
         outcome = await ends(app, "two")
@@ -163,20 +167,20 @@ async def test_a_stale_lock_stays_until_an_operation_of_its_own_takes_it_over(st
         await comes_to(app, "manual_review")
     lock = stage.host.markers / "locks" / "release"
     expires = int(str(lock.readlink()).split(":")[1])
-    ssh_host.until(lambda: time.time() > expires + 1)
+    until(lambda: time.time() > expires + 1)
     stage.host.set("go")
     async with stage.app() as app:
         outcome = await call(app, "two", "r8")
-        assert "take it over" in outcome.transport_observation, outcome
+        assert "take it over" in str(outcome.transport_observation), outcome
         await app.resolve("one", "not_done", note="it is down", operator="ops")
     assert lock.is_symlink()
     stage.declare(TAKE_OVER, effect="shell_write")
     async with stage.app() as app:
         refused = await call(app, "take-1", held_by="somebody-else")
-        assert (refused.status, refused.observation["class"]) == ("failed", "rejected")
+        assert (refused.status, observed(refused)["class"]) == ("failed", "rejected")
         taken = await call(app, "take-2", held_by="one")
         assert taken.status == "succeeded", taken
-        assert taken.result["stdout"].startswith("taken over from one, whose time was over at")
+        assert result(taken)["stdout"].startswith("taken over from one, whose time was over at")
     assert not lock.is_symlink()
     assert (stage.host.markers / "locks" / f"release.was.{ref}").is_symlink()
     stage.declare(LOCK + ONE)
@@ -192,14 +196,14 @@ async def test_a_lock_whose_holder_may_run_is_not_taken_over(stage):
         await runs(stage, app, lambda ref: link.cut())
     lock = stage.host.markers / "locks" / "release"
     expires = int(str(lock.readlink()).split(":")[1])
-    ssh_host.until(lambda: time.time() > expires + 1)
+    until(lambda: time.time() > expires + 1)
     stage.declare(TAKE_OVER, effect="shell_write")
     async with stage.app(worker=False) as app:
         refused = await call(app, "take", held_by="one")
-        assert refused.observation["class"] == "rejected"
+        assert observed(refused)["class"] == "rejected"
     assert lock.is_symlink()
     stage.host.set("go")
-    ssh_host.until(lambda: not lock.is_symlink())
+    until(lambda: not lock.is_symlink())
 
 
 @pytest.mark.proves("SSH-15")
