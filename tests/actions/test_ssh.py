@@ -16,6 +16,7 @@ from tests.actions.ssh_host import Host, processes_of, sshd
 from tests.actions.ssh_stage import ONE, SECRET, Stage, call, comes_to, ends, off, runs, told
 from tests.actions.told import observed, result
 
+from doubtless.core.model import Json
 from doubtless.errors import BadArguments
 
 pytestmark = [

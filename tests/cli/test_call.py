@@ -81,7 +81,7 @@ def _in_review(shell) -> bool:
     path = shell.folder / "doubtless.db"
     if not path.exists() or not path.stat().st_size:
         return False
-    with open_reader(shell.ledger) as reader:
+    with open_reader(shell.ledger, tenant="main") as reader:
         return [each.operation.state for each in reader.operations()] == ["manual_review"]
 
 
