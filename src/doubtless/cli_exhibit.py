@@ -1,6 +1,7 @@
 """The command that shows what attempts left to look at, and what `operations show` says of it."""
 
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ def exhibit(
     with open_reader(settings.ledger, tenant=settings.tenant) as reader:
         content = reader.exhibit(operation_id, name, attempt)
     if output is None:
-        click.get_binary_stream("stdout").write(content)
+        sys.stdout.buffer.write(content)
         return 0
     try:
         with output.open("xb") as file:
