@@ -82,7 +82,9 @@ def holds_an_instant(value: object) -> bool:
 @pytest.mark.proves("DOCS-1")
 def test_every_command_is_in_the_table():
     listed = set(
-        re.findall(r"^\| `doubtless ([a-z]+(?: (?:list|show|check|explain))?)", README, re.MULTILINE)
+        re.findall(
+            r"^\| `doubtless ([a-z]+(?: (?:list|show|check|explain))?)", README, re.MULTILINE
+        )
     )
     assert listed == {
         "demo",
