@@ -41,3 +41,32 @@ def test_each_place_outweighs_the_next(folder, capsys, monkeypatch):
 def test_a_wrong_settings_file_is_an_error(folder, capsys, text, wrong):
     (folder / "doubtless.toml").write_text(text)
     assert wrong in told(capsys)
+
+
+@pytest.mark.proves("CLI-8", "SCALE-11")
+def test_a_wrong_tenant_is_refused_with_the_place_that_says_it(folder, capsys, monkeypatch):
+    assert "--tenant: 'A b' can't be a tenant's name: use up to 64 of" in told(
+        capsys, "--tenant", "A b"
+    )
+    assert "no ledger at" in told(capsys, "--tenant", "a" * 64)
+    (folder / "doubtless.toml").write_text('tenant = "-x"\n')
+    assert "doubtless.toml: tenant: '-x' can't be" in told(capsys)
+    monkeypatch.setenv("DOUBTLESS_TENANT", "a" * 65)
+    assert "DOUBTLESS_TENANT: 'aaa" in told(capsys)
+    monkeypatch.setenv("DOUBTLESS_TENANT", "acme")
+    assert "no ledger at" in told(capsys)
+
+
+@pytest.mark.proves("SCALE-11")
+def test_an_application_of_another_tenant_is_not_taken_for_ours(folder, capsys, monkeypatch):
+    text = 'from doubtless import Doubtless\napp = Doubtless("sqlite:///a.db", tenant="acme")\n'
+    (folder / "its_shop.py").write_text(text)
+    words = ["call", "none", "--json", "{}", "--app", "its_shop:app"]
+    assert cli.main([*words, "--tenant", "acme"]) == 2
+    assert "--app brings its own tenant: leave --tenant out" in capsys.readouterr().err
+    monkeypatch.setenv("DOUBTLESS_TENANT", "bolt")
+    assert cli.main(words) == 2
+    assert "is of the tenant 'acme', and 'bolt' is said by" in capsys.readouterr().err
+    monkeypatch.setenv("DOUBTLESS_TENANT", "acme")
+    assert cli.main(words) == 2
+    assert "'none'" in capsys.readouterr().err
