@@ -57,8 +57,10 @@ def resends_of(contract: Contract) -> int:
 
 
 def _ordered(contract: Contract) -> bool:
+    """Whether a repeat is ordered, and no key that may have been forgotten forbids it."""
     ordered = contract.on_absent is OnAbsent.RESEND or contract.duplicates_acceptable
-    return ordered and resends_of(contract) > 0
+    lives = contract.key is None or bool(contract.key.ttl_ms)
+    return ordered and lives and resends_of(contract) > 0
 
 
 def replays(contract: Contract) -> bool:
@@ -66,7 +68,7 @@ def replays(contract: Contract) -> bool:
     key = contract.key
     if RULES[contract.effect].resend is not Resend.REPLAYED or not _ordered(contract):
         return False
-    return key is not None and bool(key.ttl_ms) and key.stores in {Stores.ALL, Stores.CURRENT_STATE}
+    return key is not None and key.stores in {Stores.ALL, Stores.CURRENT_STATE}
 
 
 def meets_same_object(contract: Contract) -> bool:
@@ -86,8 +88,7 @@ def repeats(contract: Contract) -> bool:
     if versioned and condition is not None and not condition.version_reuse:
         return True
     if contract.duplicates_acceptable and _ordered(contract):
-        key = contract.key
-        return key is None or bool(key.ttl_ms)
+        return True
     return replays(contract) or meets_same_object(contract) or changes_nothing(contract)
 
 

@@ -133,7 +133,7 @@ def _key(contract: Contract) -> str:
 
 def _sent_again(contract: Contract) -> str:
     retry, key = contract.retry, contract.key
-    first = " Whatever can be asked is asked before." if _looks(contract) else ""
+    first = " Only once every look-up has answered." if _looks(contract) else ""
     life = ""
     if key is not None and key.ttl_ms:
         takes_ms = STALL_MARGIN_MS + contract.timeout_ms + contract.horizon_ms + key.margin_ms
