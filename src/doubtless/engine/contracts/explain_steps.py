@@ -115,7 +115,7 @@ def _not_done(contract: Contract, way: Way) -> str:
 
 
 def _after_proof(contract: Contract) -> str:
-    repeat = "it is failed_safe_to_retry: the agent may call it again, with the same id"
+    repeat = "it is failed_safe_to_retry (recovery: safe_retry): the agent may call it again, with the same id"
     match contract.on_absent:
         case OnAbsent.REVIEW:
             return "Then a person is asked."
@@ -181,4 +181,4 @@ def _a_person(contract: Contract) -> str:
     if _looks(contract):
         pace, slow = spoken(REVIEW_PACE_MS), spoken(REVIEW_PACE_MAX_MS)
         looked = f" It is still looked up, {pace} apart and later {slow}; late proof settles it."
-    return f"{when}, a person is asked (manual_review).{looked}"
+    return f"{when}, a person is asked (manual_review; recovery: needs_operator).{looked}"
