@@ -115,7 +115,10 @@ def _not_done(contract: Contract, way: Way) -> str:
 
 
 def _after_proof(contract: Contract) -> str:
-    repeat = "it is failed_safe_to_retry (recovery: safe_retry): the agent may call it again, with the same id"
+    repeat = (
+        "it is failed_safe_to_retry (recovery: safe_retry): the agent may call it again, with the "
+        "same id"
+    )
     match contract.on_absent:
         case OnAbsent.REVIEW:
             return "Then a person is asked."
