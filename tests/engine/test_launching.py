@@ -7,6 +7,7 @@ import asyncio
 import importlib.util
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from doubtless import Doubtless, Effect
@@ -53,7 +54,7 @@ def test_a_task_is_started_from_a_callback_of_the_loop():
             launcher = Launcher(tasks)
             asyncio.get_running_loop().call_soon(launcher.launch, work, "from a callback")
             launcher.launch(work, "from a task")
-            await asyncio.sleep(0)
+            await anyio.lowlevel.checkpoint()
             await launcher.started()
 
     asyncio.run(main())
