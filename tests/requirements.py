@@ -137,6 +137,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "GIT-7": "Several processes with one id push once.",
     "GIT-8": "A process that is killed, or stopped past its lease, leaves one change.",
     "GIT-9": "Text that is no name of a ref is refused before anything is run.",
+    "GIT-11": "What a person settled is not pushed again.",
     "GIT-10": "A credential reaches git alone, and only the pinned host key is trusted.",
     "BROWSER-1": "A form is sent once; pictures, text and address of its page are kept for people.",
     "BROWSER-2": "Before the act nothing leaves a page that acts: what fails there is not sent.",
@@ -232,6 +233,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "MAIL-6": "The very same bytes are sent in every attempt.",
     "MAIL-7": "What would add a recipient or a header is refused before anything is sent.",
     "MAIL-8": "A server that can't prove who it is gets nothing.",
+    "MAIL-10": "Two processes send one id once; late replies are evidence; what is settled stays.",
     "MAIL-9": "A process that dies or sleeps after the dot leaves one message.",
     # What answers and look-ups say, read as the contract tells.
     "READ-1": "An answer is read as declared, and what can't be read says so.",

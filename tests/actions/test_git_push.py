@@ -8,8 +8,20 @@ from pathlib import Path
 from shutil import which
 
 import anyio
+import asyncssh
 import pytest
-from tests.actions.git_server import Cut, Server, clone, commit, daemon, eventually, git, until
+from tests.actions import ssh_host
+from tests.actions.git_server import (
+    Cut,
+    Server,
+    bare,
+    clone,
+    commit,
+    daemon,
+    eventually,
+    git,
+    until,
+)
 from tests.actions.leases import short, stop
 
 from doubtless import Doubtless
@@ -362,5 +374,46 @@ async def test_a_process_that_is_killed_before_it_knew_what_the_ref_was_has_push
     git(work, "config", "--unset", "remote.origin.uploadpack")
     async with opened(server.folder, timeout="3s", horizon="100ms") as app:
         outcome = await settled(app, "one")
+    assert outcome.status == "succeeded", outcome
+    assert len(server.changes()) == 1
+
+
+@pytest.mark.proves("GIT-11")
+async def test_a_push_that_a_person_settled_is_not_pushed_again_by_who_resumes_it(server):
+    """The server is slow past our deadline; meanwhile a person says how it ended."""
+    held = server.hold()
+    async with opened(server.folder, timeout="1s", horizon="60s") as app:
+        assert (await push(app, "one")).outcome == "unknown"
+        held.wait()
+        await app.resolve("one", "not_done", note="the server is down", operator="ops")
+        held.go.touch()
+        await anyio.to_thread.run_sync(lambda: until(lambda: server.value() == head(server)))
+    async with opened(server.folder, timeout="1s", horizon="60s") as other:
+        resumed = await push(other, "one")
+    assert resumed.attempts == 1, resumed
+    assert server.value() == head(server)
+
+
+@pytest.mark.proves("GIT-10")
+@pytest.mark.skipif(ssh_host.SSHD is None, reason="sshd is missing: install openssh-server")
+async def test_over_ssh_only_the_pinned_host_key_is_trusted(tmp_path, monkeypatch):
+    """The key is in the service alone: no agent, no file of the user's, and no known_hosts."""
+    with ssh_host.sshd(tmp_path / "host") as host:
+        bare(tmp_path)
+        url = f"ssh://{host.host}{tmp_path}/api.git"
+        server = Server(tmp_path, url)
+        clone(server, tmp_path / "work")
+        monkeypatch.setenv("DOUBTLESS_SECRET_DEPLOY", host.key)
+        text = contracts(tmp_path).read_text(encoding="utf-8")
+        other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
+        for operation_id, host_key in (("wrong", other), ("right", host.host_key)):
+            more = f'remote = "origin"\ncredential = "deploy"\nhost_key = "{host_key}"'
+            file = tmp_path / "contracts.toml"
+            file.write_text(text.replace('remote = "origin"', more), encoding="utf-8")
+            async with Doubtless(f"sqlite:///{tmp_path}/d.db", contracts=file) as app:
+                outcome = await push(app, operation_id)
+            if operation_id == "wrong":
+                assert seen(outcome) == "not_sent"
+                assert server.changes() == []
     assert outcome.status == "succeeded", outcome
     assert len(server.changes()) == 1

@@ -26,7 +26,7 @@ CONTRACT = """
 [tools.send_mail]
 effect = "message"
 timeout = "{timeout}"
-in_flight_horizon = "300ms"
+in_flight_horizon = "{horizon}"
 on_absent = "report"
 retry = {{ backoff = "100ms" }}
 
@@ -95,8 +95,11 @@ def kept(mailroom, postbox, server, monkeypatch):
     return server, mailroom[1]
 
 
-def contract(smtp_port, imap_port=None, *, timeout="3s", tls="none", refused="stop", more=""):
-    text = CONTRACT.format(smtp=smtp_port, timeout=timeout, tls=tls, refused=refused, more=more)
+def contract(
+    smtp_port, imap_port=None, *, timeout="3s", horizon="300ms", tls="none", refused="stop", more=""
+):
+    said = {"timeout": timeout, "horizon": horizon, "tls": tls, "refused": refused, "more": more}
+    text = CONTRACT.format(smtp=smtp_port, **said)
     return text + (SENT.format(imap=imap_port) if imap_port else "")
 
 
@@ -393,3 +396,38 @@ async def test_a_process_that_dies_or_sleeps_after_the_dot_leaves_one_message(
             assert (await app.outcome("one")).status == "succeeded"
             assert (await send(app, text="It is on its way.")).already_done
     assert len(arrived) == 1
+
+
+@pytest.mark.proves("MAIL-10")
+async def test_two_processes_with_one_id_send_once(tmp_path, server, postbox):
+    async with opened(tmp_path, server) as app, opened(tmp_path, server) as other:
+        async with anyio.create_task_group() as tasks:
+            for each in (app, other, app, other):
+                tasks.start_soon(send, each)
+        assert (await app.wait("one", timeout=ANSWER_S)).status == "succeeded"
+    assert len(postbox.taken) == 1
+
+
+@pytest.mark.proves("MAIL-10")
+@pytest.mark.parametrize("person", [None, "done"])
+async def test_a_reply_that_comes_after_our_time_out_is_evidence(tmp_path, server, postbox, person):
+    """It settles what nobody settled; what a person settled stays as it is, and nothing is sent."""
+    go = threading.Event()
+    take = postbox.handle_DATA
+
+    async def slow(server, session, envelope):
+        await anyio.to_thread.run_sync(lambda: go.wait(ANSWER_S))
+        return await take(server, session, envelope)
+
+    postbox.handle_DATA = slow
+    async with opened(tmp_path, server, timeout="1s", horizon="60s") as app:
+        assert (await send(app)).outcome == "unknown"
+        if person is not None:
+            await eventually(lambda: app.outcome("one"), "manual_review")
+            await app.resolve("one", person, note="the customer has it", operator="ops")
+        go.set()
+        await eventually(lambda: app.outcome("one"), "succeeded")
+        await anyio.to_thread.run_sync(lambda: until(lambda: len(postbox.taken) == 1))
+    async with opened(tmp_path, server) as other:
+        assert (await send(other)).already_done
+    assert len(postbox.taken) == 1
