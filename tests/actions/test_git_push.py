@@ -374,6 +374,7 @@ async def test_a_process_that_is_killed_before_it_knew_what_the_ref_was_has_push
     git(work, "config", "--unset", "remote.origin.uploadpack")
     async with opened(server.folder, timeout="3s", horizon="100ms") as app:
         outcome = await settled(app, "one")
+    assert outcome is not None
     assert outcome.status == "succeeded", outcome
     assert len(server.changes()) == 1
 
@@ -406,6 +407,7 @@ async def test_over_ssh_only_the_pinned_host_key_is_trusted(tmp_path, monkeypatc
         monkeypatch.setenv("DOUBTLESS_SECRET_DEPLOY", host.key)
         text = contracts(tmp_path).read_text(encoding="utf-8")
         other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
+        outcome = None
         for operation_id, host_key in (("wrong", other), ("right", host.host_key)):
             more = f'remote = "origin"\ncredential = "deploy"\nhost_key = "{host_key}"'
             file = tmp_path / "contracts.toml"
@@ -415,5 +417,6 @@ async def test_over_ssh_only_the_pinned_host_key_is_trusted(tmp_path, monkeypatc
             if operation_id == "wrong":
                 assert seen(outcome) == "not_sent"
                 assert server.changes() == []
+    assert outcome is not None
     assert outcome.status == "succeeded", outcome
     assert len(server.changes()) == 1
