@@ -255,6 +255,7 @@ ONLY_ASYNC = {
     "page": "of an actor in the service",
     "session_of": "of an actor in the service",
     "ledger": "the ledger itself blocks already",
+    "tenant": "of the service and its commands",
     "webhook_secrets": "of the service, which receives webhooks",
     "check_webhooks": "of the service, which receives webhooks",
 }

@@ -1,8 +1,6 @@
 """What the schema itself forbids, and what it is indexed for."""
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 from tests.ledger import samples, tables
@@ -11,19 +9,6 @@ from doubtless.core.model import TERMINAL, State
 from doubtless.errors import LedgerError
 from doubtless.ledger import attempts, listing, operations
 from doubtless.ledger.journal import APPROVAL, ATTEMPT, EVIDENCE, OPERATION
-
-MODULES = sorted(Path(operations.__file__).parent.glob("*.py"))
-BEGINNINGS = ("select", "insert", "update", "delete")
-
-
-def statements():
-    """Yield every text in the ledger's modules that begins as a statement does."""
-    for module in MODULES:
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                text = " ".join(node.value.split())
-                if text.startswith(tuple(f"{word} " for word in BEGINNINGS)) and " " in text:
-                    yield module.name, text
 
 
 def session_of(ledger):
@@ -42,20 +27,6 @@ def filled(memory):
 
     memory.write(fill)
     return memory
-
-
-def test_every_statement_names_the_tenant():
-    found = list(statements())
-    assert len(found) > 35
-    drivers = ("sqlite.py", "postgres.py", "postgres_text.py")
-    schema = {"select lower(name) from sqlite_schema"}
-    whole = {"insert into operation ({columns}, open) values ({places}, :open)"}
-    assert "tenant" in OPERATION.names
-    assert [
-        text
-        for module, text in found
-        if "tenant" not in text and text not in schema | whole and module not in drivers
-    ] == []
 
 
 def test_every_table_has_a_tenant_that_is_never_null(memory):

@@ -156,7 +156,7 @@ def _counted(record: Record, look: LookupRules, from_ms: int, settled_from_ms: i
     begun = sorted(
         item.begun_ms
         for item in record.evidence
-        if item.source in ASKED
+        if item.source is look.speaks
         and item.shows is Shows.ABSENT
         and item.strength is Strength.AUTHORITATIVE
         and item.by == look.name

@@ -81,7 +81,7 @@ KEPT: Final = """
       from body
      where tenant = :tenant and operation_id = :operation_id
        and kind >= :kind and kind < :behind and content is not null
-     order by number, at_ms, kind
+     order by kind, number
 """
 
 
@@ -89,7 +89,7 @@ def kept(tx: Transaction, tenant: str, operation_id: str, prefix: str) -> list[K
     """Return what is stored of an operation whose kind begins with `prefix`, oldest first."""
     behind = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     rows = tx.tuples(KEPT, tenant=tenant, operation_id=operation_id, kind=prefix, behind=behind)
-    return [
+    found = (
         Kept(
             kind=text_of(kind),
             number=integer_of(number),
@@ -97,7 +97,8 @@ def kept(tx: Transaction, tenant: str, operation_id: str, prefix: str) -> list[K
             size=integer_of(size),
         )
         for kind, number, at_ms, size in rows
-    ]
+    )
+    return sorted(found, key=lambda each: (each.number, each.at_ms, each.kind))
 
 
 PUT_CONTRACT: Final = """
