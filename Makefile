@@ -24,7 +24,7 @@ INSTALL_PROJECT := $(BIN)/python -m pip install --quiet --no-index --no-build-is
 COMPILE := $(UV_PIP) compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate
 
-.PHONY: help demo test check coverage bench simulate explore load scale flood campaign failover throughput lock clean
+.PHONY: help demo test proofs check coverage bench simulate explore load scale flood campaign failover throughput lock clean
 
 help: ## Show this list.
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -33,7 +33,10 @@ demo: .venv/.runtime ## Run the demonstration on loopback.
 	@$(BIN)/doubtless demo
 
 test: .venv/.dev ## Run the whole test suite (ARGS="-k name" narrows it).
-	@$(BIN)/python -m pytest -n 3 $(ARGS)
+	@$(BIN)/python -m pytest -n 4 -m "not long" $(ARGS)
+
+proofs: .venv/.dev ## Run the tests that are left out of `make test`, since they take their time.
+	@$(BIN)/python -m pytest -n 4 -m long $(ARGS)
 
 check: .venv/.dev ## Formatting, lint, types, import contracts, dependencies, docs.
 	@$(BIN)/ruff format --check .

@@ -150,7 +150,7 @@ def names(told: Sequence[News]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.proves("INBOX-11")
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(sent=deliveries(), early=st.integers(0, 13))
 def test_events_before_the_end_of_an_attempt_mean_the_same_in_any_order(sent, early):
     once, order = sent
@@ -170,7 +170,7 @@ def test_events_before_the_end_of_an_attempt_mean_the_same_in_any_order(sent, ea
 
 
 @pytest.mark.proves("INBOX-11")
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(sent=deliveries())
 def test_events_one_by_one_end_the_same_unless_a_failure_had_counted_meanwhile(sent):
     once, order = sent

@@ -24,7 +24,10 @@ from doubtless.errors import (
 )
 from doubtless.ledger.address import schema_of
 
-KINDS = list(OPENERS)
+SLICE = ("psycopg", "asyncpg", "a session over asyncpg")
+KINDS = [
+    pytest.param(kind, marks=() if kind in SLICE else pytest.mark.long) for kind in OPENERS
+]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from doubtless.testing.simulate_faults import ALL_FAULTS
 from doubtless.testing.simulate_report import Report, Totals
 from doubtless.testing.simulate_run import simulate
 
-SEEDS = 2_000
+SEEDS = 1_000
 CHUNK = 100
 FIRST = range(0, SEEDS, CHUNK)
 SEARCHED = 400  # seeds in which a deliberate fault has to be found
