@@ -52,6 +52,7 @@ def test_a_form_is_sent_once_and_its_confirmation_is_the_answer(house, forms):
 
 
 @pytest.mark.proves("BROWSER-1")
+@pytest.mark.long
 def test_what_a_person_is_shown_is_kept_before_after_and_at_the_end(house):
     house.call("send", "ok", "shown-to-people")
     names = house.exhibits("shown-to-people")
@@ -124,6 +125,7 @@ def test_a_confirmation_of_a_page_that_sent_nothing_is_none(house, forms):
 
 @pytest.mark.proves("BROWSER-4")
 @pytest.mark.parametrize("mode", ["twice", "again"])
+@pytest.mark.long
 def test_a_page_that_sends_the_same_again_is_kept_from_it(house, forms, mode):
     tool = "send_hastily" if mode == "twice" else "send_soon"
     outcome = house.call(tool, mode, mode)
@@ -141,6 +143,7 @@ def test_what_is_said_on_a_socket_waits_for_the_act(house, forms):
 
 
 @pytest.mark.proves("BROWSER-4")
+@pytest.mark.long
 def test_a_file_is_not_sent_since_its_content_can_not_be_seen(house, forms):
     outcome = house.call("attach", "file", "file")
     assert outcome["state"] == "manual_review"
@@ -169,6 +172,7 @@ def test_waiting_in_vain_is_unknown_and_the_page_can_be_watched_until_it_is_sett
 
 
 @pytest.mark.proves("BROWSER-5")
+@pytest.mark.long
 def test_a_page_is_left_open_for_a_bounded_time(house):
     house.call("send_briefly", "broken", "briefly")
     assert house.outcome("briefly")["state"] == "manual_review"
@@ -179,6 +183,7 @@ def test_a_page_is_left_open_for_a_bounded_time(house):
 
 
 @pytest.mark.proves("BROWSER-6")
+@pytest.mark.long
 def test_a_secret_is_in_no_exhibit_and_no_outcome(house, forms):
     outcome = house.call("send_with_password", "echo", "secret")
     assert outcome["status"] == "succeeded", outcome
@@ -250,6 +255,7 @@ def _settled_and_resumed(house: House, forms: Forms) -> None:
 
 
 @pytest.mark.proves("BROWSER-8")
+@pytest.mark.long
 def test_a_worker_stopped_past_its_lease_clicks_in_vain_when_it_wakes(forms, agency, tmp_path):
     """It is stopped behind the open gate, before the click; another one of us asks meanwhile."""
     text = contracts(forms).replace('"form_scripts:', '"tests.actions.form_scripts:')
@@ -326,6 +332,7 @@ start_url = "https://shop.example/{args.path}"
 
 
 @pytest.mark.proves("BROWSER-1")
+@pytest.mark.long
 def test_the_terminal_names_what_there_is_to_look_at_and_saves_it(house):
     house.call("send", "broken", "terminal")
     shown = house.shell.here("operations", "show", "terminal")

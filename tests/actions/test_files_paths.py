@@ -122,6 +122,7 @@ async def test_a_file_system_that_is_read_only_and_a_folder_that_is_missing_are_
 
 
 @pytest.mark.proves("FILE-8")
+@pytest.mark.long
 async def test_another_host_and_another_disk_can_not_tell(folder, agency, monkeypatch):
     stops = "before os.link"
     with agency.agent(folder, "save", {"name": "q3", "text": TEXT}, stops=stops) as child:

@@ -145,6 +145,7 @@ async def test_an_exit_code_means_what_the_contract_says_and_any_other_is_for_a_
 
 
 @pytest.mark.proves("SHELL-5")
+@pytest.mark.long
 async def test_a_keeper_that_was_killed_leaves_what_only_a_person_can_decide(folder):
     declare(folder, f"{SCRIPT}; {WAITS}", timeout="2s")
     async with opened(folder) as app:

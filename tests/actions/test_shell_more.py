@@ -48,6 +48,7 @@ async def test_a_read_runs_once_more_if_its_result_is_not_as_expected(folder):
 
 
 @pytest.mark.proves("SHELL-8")
+@pytest.mark.long
 async def test_a_read_that_takes_too_long_is_ended_with_all_that_it_started(folder):
     script = "setsid sleep 60 & echo $! >> children; sleep 60"
     declare(folder, script, effect="shell_read", timeout="2s", more="")

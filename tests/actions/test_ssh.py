@@ -173,6 +173,7 @@ async def test_a_host_that_changed_its_key_is_never_asked_and_never_believed(sta
 
 
 @pytest.mark.proves("SSH-4")
+@pytest.mark.long
 async def test_what_never_began_is_ruled_out_on_the_host_before_it_is_called_absent(stage):
     async with stage.linked(timeout="4s", on_absent="report") as link, stage.app() as app:
         # The order to go is lost with the link, after it was handed over.
@@ -284,6 +285,7 @@ async def test_markers_that_are_gone_prove_nothing(stage):
 
 
 @pytest.mark.proves("SSH-5")
+@pytest.mark.long
 async def test_an_exit_code_that_is_not_declared_says_nothing_of_the_effect(stage):
     stage.host.set("fail.restarted", "3")
     stage.declare(timeout="4s")
@@ -349,6 +351,7 @@ async def test_a_process_that_is_killed_while_the_command_runs_leaves_it_running
 
 
 @pytest.mark.proves("SSH-7")
+@pytest.mark.long
 async def test_a_worker_that_slept_behind_the_gate_runs_nothing_when_it_wakes(stage, agency):
     stage.declare(timeout="5s", attempts=3)
     stops = "behind doubtless.engine.steps.open_gate"

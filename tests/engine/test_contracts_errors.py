@@ -715,7 +715,7 @@ ODD_KEYS = st.sampled_from(
 
 
 @given(st.dictionaries(ODD_KEYS, st.none() | ODD_VALUES, min_size=1, max_size=3))
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_whatever_a_file_says_it_loads_or_tells_its_problems(changes):
     if not problems(file_text(changes)):
         tool = refund(changes)

@@ -25,9 +25,7 @@ from doubtless.errors import (
 from doubtless.ledger.address import schema_of
 
 SLICE = ("psycopg", "asyncpg", "a session over asyncpg")
-KINDS = [
-    pytest.param(kind, marks=() if kind in SLICE else pytest.mark.long) for kind in OPENERS
-]
+KINDS = [pytest.param(kind, marks=() if kind in SLICE else pytest.mark.long) for kind in OPENERS]
 
 
 @pytest.fixture

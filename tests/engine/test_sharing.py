@@ -102,7 +102,9 @@ def worker(url: str, effects: Path, processes: int):
 
 @pytest.mark.proves("PG-20")
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("kind", "count"), [("postgres", 80), ("sqlite", 40)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [("postgres", 80), pytest.param("sqlite", 40, marks=pytest.mark.long)]
+)
 async def test_processes_share_what_is_due_and_each_operation_has_one_effect(
     request, tmp_path, kind, count
 ):

@@ -221,6 +221,7 @@ async def test_a_task_serves_an_asynchronous_application_from_its_threads(worker
 
 
 @pytest.mark.proves("ENGINES-1")
+@pytest.mark.long
 def test_the_example_runs_as_it_is_written(shop, monkeypatch):
     monkeypatch.chdir(shop.folder)
     names = examples.of("Celery", amqp="memory://")

@@ -4,7 +4,7 @@ The wheel's is a newer one: between them they span what is supported.
 """
 
 import pytest
-from tests.ledger import samples, test_operations, test_replay, test_store
+from tests.ledger import samples, test_operations, test_store
 from tests.postgres import Installed
 
 from doubtless.testing import postgres_server
@@ -39,6 +39,6 @@ def _is_general(test: object) -> bool:
 
 
 if PROGRAMS is not None:
-    for module in (test_operations, test_replay, test_store):
+    for module in (test_operations, test_store):
         tests = {name: test for name, test in vars(module).items() if name.startswith("test_")}
         globals().update({name: test for name, test in tests.items() if _is_general(test)})

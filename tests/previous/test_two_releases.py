@@ -122,7 +122,7 @@ def test_the_release_before_is_one_whose_schema_this_one_goes_on_from(old):
 
 @pytest.mark.proves("MIGRATE-8", "MIGRATE-2", "MIGRATE-3", "MIGRATE-4")
 @pytest.mark.timeout(180)  # four processes, and a machine may be busy
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def test_a_fleet_is_upgraded_while_it_works(
     database, request, tmp_path, provider, old, new, upgrade
 ):

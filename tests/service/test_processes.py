@@ -118,6 +118,7 @@ def test_two_workers_and_a_service_without_one_double_nothing(provider, contract
 
 
 @pytest.mark.proves("SERVICE-24")
+@pytest.mark.long
 def test_two_services_on_one_ledger_tell_the_same_and_double_nothing(provider, contracts, tmp_path):
     with staged(tmp_path, contracts) as stage, Serving(stage.shell) as second:
         other = Stage(serving=second, tokens=stage.tokens, shell=stage.shell)
@@ -156,6 +157,7 @@ def test_a_signal_lets_the_open_attempt_end_and_takes_nothing_new(provider, pati
 
 
 @pytest.mark.proves("SERVICE-25")
+@pytest.mark.long
 def test_an_attempt_that_outlasts_the_grace_is_recorded_as_unknown(provider, patient, tmp_path):
     provider.configure(SILENT)
     with staged(tmp_path, patient, "--grace", "200ms") as stage:

@@ -65,6 +65,7 @@ def left(shell: Shell) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.proves("SCALE-12")
+@pytest.mark.long
 def test_a_worker_empties_and_archives_its_own_tenants_where_flags_say_when(shell):
     before = left(shell)
     assert before["main"] == before["acme"]

@@ -13,7 +13,7 @@ from doubtless.testing.simulate_faults import ALL_FAULTS
 from doubtless.testing.simulate_report import Report, Totals
 from doubtless.testing.simulate_run import simulate
 
-SEEDS = 1_000
+SEEDS = 600
 CHUNK = 100
 FIRST = range(0, SEEDS, CHUNK)
 SEARCHED = 400  # seeds in which a deliberate fault has to be found
@@ -91,6 +91,7 @@ def test_the_command_plays_a_seed_and_tells_all_of_it():
     assert "doubled 0" in done.stdout
 
 
+@pytest.mark.long
 def test_several_processes_add_up_to_what_one_finds():
     alone, together = run_all(0, 30, jobs=1), run_all(0, 30, jobs=2)
     assert (alone.operations, alone.effects) == (together.operations, together.effects)

@@ -6,6 +6,7 @@ from doubtless.testing import evidence, load
 
 
 @pytest.mark.proves("SERVICE-LOAD-1")
+@pytest.mark.long
 def test_under_load_with_lost_answers_nothing_is_doubled_or_lost(tmp_path):
     page = tmp_path / "evidence.md"
     words = ["--clients", "12", "--seconds", "2", "--evidence", str(page)]

@@ -17,6 +17,7 @@ SHAPE = """
 
 
 @pytest.mark.proves("SCALE-8")
+@pytest.mark.long
 def test_loaded_operations_are_shaped_as_the_engines_own(postgres):
     url = postgres.fresh()
     open_ledger(url).close()

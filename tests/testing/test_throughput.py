@@ -8,6 +8,7 @@ from doubtless.testing.throughput import Dbos, Ours, Rate, Report, middle_rate
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.long
 def test_workers_settle_what_a_process_has_prepared_and_the_rate_is_read_from_the_ledger():
     with scratch() as base, Server(base / "postgres") as server:
         server.create()
