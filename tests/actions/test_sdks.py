@@ -83,7 +83,8 @@ def test_a_client_made_by_the_recipe_sends_once_whatever_becomes_of_the_answer(n
         client = recipe(name, url=counted.url)["client"]
         with suppress(*FAILURES):
             CALLS[name](counted.url, client)
-        getattr(client, "close", getattr(client, "clear", None))()
+        done = getattr(client, "close", None) or client.clear
+        done()
     assert counted.count == 1, [each.path for each in counted.requests]
 
 

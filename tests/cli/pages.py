@@ -185,8 +185,8 @@ def contracts() -> str:
     lines = [
         "One TOML file declares the outside systems and the tools. Unknown keys, wrong types",
         "and anything looser than the effect allows are errors; `doubtless contracts check` tells",
-        "all of them at once, and every default in force; `doubtless contracts explain TOOL` says in",
-        "plain words what happens on an unknown, and why.",
+        "all of them at once, and every default in force; `contracts explain TOOL` says in plain",
+        "words what happens on an unknown, and why.",
         "",
         'Times are `"250ms"`, `"10s"`, `"15m"`, `"24h"`, `"30d"`. Expressions are JMESPath over',
         "the response's body, or over its headers where they begin with `headers.`. Templates are",
