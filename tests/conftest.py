@@ -5,11 +5,20 @@ import uuid
 
 import pytest
 from hypothesis import settings
+from tests.slices import is_left_out
 
 # On a busy machine a slow example proves nothing; pytest-timeout guards against one that hangs.
 # At a desk new examples are looked for; a gate must give the same answer for the same commit.
 settings.register_profile("doubtless", settings(), deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("doubtless")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what `make test` leaves to `make proofs`."""
+    for item in items:
+        if is_left_out(item.nodeid):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

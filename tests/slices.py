@@ -1,0 +1,32 @@
+"""Which tests `make test` leaves to `make proofs`: the run before a commit has six minutes.
+
+Of each file below it runs what `SLICE` names: of every kind of action, engine and upgrade the main
+story, and the worst interruption. `make proofs` runs all the others.
+"""
+
+import re
+from typing import Final
+
+FILES: Final = re.compile(
+    r"tests/(actions/(?!test_(examples|sdks))"
+    r"|integrations/"
+    r"|previous/"
+    r"|testing/test_(campaign|failover|scale|throughput)"
+    r"|engine/test_(outbox_foreign|outbox_statements_postgres|sharing|doctor|retention)"
+    r"|ledger/test_(installed_postgres|migrating|steps|archive)"
+    r"|service/test_(upkeep|tenants)"
+    r"|scenarios/test_outbox_postgres)"
+)
+SLICE: Final = re.compile(
+    r"once_whole_and_a_repeat|before_the_dot_has|pushed_once|whose_report_was_lost|one_effect_and_without_us"
+    r"|is_sent_once|sent_once_and_its|takes_its_browser|ran_once|runs_once|is_written_once|killed_at_any_stage"
+    r"|killed_anywhere.*Gate|link_breaks|in_step_2|three_primaries|processes_that_are_killed"
+    r"|is_upgraded_while_it_works.sqlite|committed_with_the_users_change|every_route_and|no_route"
+    r"|emptied|settled_operation|moves|never_gets_its_locks|forced|post_step|looked_at_as_it_is"
+    r"|share_what_is_due.*postgres|killed_process|test_store|unknown_commit|first_to_open"
+)
+
+
+def is_left_out(node_id: str) -> bool:
+    """Whether a test belongs to `make proofs` alone."""
+    return FILES.match(node_id) is not None and SLICE.search(node_id) is None
