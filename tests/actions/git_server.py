@@ -6,12 +6,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
+from tests.scenarios.fronts import listening
 
 WITHIN_S = 40
 POLL_S = 0.01
@@ -168,13 +169,8 @@ class Cut:
     times: int = 1
     cuts: int = 0
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[int]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
+    def serving(self) -> AbstractAsyncContextManager[int]:
+        return listening(self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self.port)
@@ -194,9 +190,13 @@ class Cut:
             ),
             asyncio.create_task(self._answer(there, writer, back, cutting)),
         ]
-        await asyncio.wait(tasks)
-        for each in (writer, back):
-            each.close()
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            for each in (writer, back):
+                each.close()
 
     async def _pass(self, reader, back, writer, cuts: bool) -> None:
         """Hand on what git sends; `cuts` drops its commands, before the server sees any of them."""

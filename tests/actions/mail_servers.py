@@ -10,14 +10,15 @@ import signal
 import socket
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP
 from tests.actions.git_server import until
+from tests.scenarios.fronts import listening
 
 DOVECOT = shutil.which("dovecot", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 SETTINGS = """
@@ -189,27 +190,27 @@ class Cut:
     times: int = 1
     cuts: int = 0
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[int]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
+    def serving(self) -> AbstractAsyncContextManager[int]:
+        return listening(self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self.port)
         dotted = asyncio.Event()
         at = self.at if self.cuts < self.times else "nowhere"
         ways = [_forth(reader, back, at, dotted), _answer(there, writer, at, dotted)]
-        for way in [asyncio.create_task(each) for each in ways]:
-            with suppress(OSError):
-                if await way:
-                    self.cuts += 1
-                    for each in (writer, back):
-                        each.transport.abort()
-        for each in (writer, back):
-            each.close()
+        tasks = [asyncio.create_task(each) for each in ways]
+        try:
+            for way in tasks:
+                with suppress(OSError):
+                    if await way:
+                        self.cuts += 1
+                        for each in (writer, back):
+                            each.transport.abort()
+        finally:
+            for task in tasks:
+                task.cancel()
+            for each in (writer, back):
+                each.close()
 
 
 async def _forth(
