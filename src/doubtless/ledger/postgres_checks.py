@@ -1,5 +1,6 @@
 """What is asked of a PostgreSQL server before a ledger is trusted to it."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -30,13 +31,13 @@ class Checks:
     place: Where
     version: int  # of the server: 170_004 is 17.4
 
+    @abstractmethod
     def execute(self, sql: str, params: Mapping[str, Value]) -> list[Row]:
         """Run one statement to its end and return its rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def script(self, sql: str) -> None:
         """Run statements that take no values."""
-        raise NotImplementedError
 
     def assert_durable(self) -> None:
         """Check that the server keeps what it acknowledges, and see to it for this session.

@@ -4,6 +4,7 @@ Each kind has a table of its own, in a file of its own, which says all that is p
 what is stored with an operation, how its transport is asked afterwards, and what can't be meant.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,13 +65,13 @@ class BlockTable(Table):
         )
         return said
 
+    @abstractmethod
     def look(self, horizon_ms: int | None) -> LookupRules | None:
         """Return how its transport is asked what became of an operation; None: it can't be.
 
         Args:
             horizon_ms: `in_flight_horizon`, where the tool says it.
         """
-        raise NotImplementedError
 
     def asked(self, horizon_ms: int | None) -> LookupRules | None:
         """Return `look`, at the pace that the file says."""
@@ -100,21 +101,21 @@ class BlockTable(Table):
         return []
 
     @staticmethod
+    @abstractmethod
     def problem(members: Mapping[str, Json]) -> str | None:
         """Say why a rendered action can't be carried out as it is, or None. Touches nothing."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def target(members: Mapping[str, Json]) -> str:
         """Say in a line what is acted on; the members may still be templates."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def question(members: Mapping[str, Json]) -> str:
         """Say in a line what a look asks, as a person would do it by hand."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def way(members: Mapping[str, Json]) -> Way:
         """Say what ties its attempts together, what breaks where, and what proves what."""
-        raise NotImplementedError
