@@ -1,5 +1,6 @@
 """Settings that every test shares."""
 
+import logging
 import os
 import uuid
 
@@ -19,6 +20,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if is_left_out(item.nodeid):
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def own_logging():
+    """Leave the product's loggers as they were: a service that ran in this process sets its own."""
+    loggers = [logging.getLogger(name) for name in ("doubtless", "uvicorn")]
+    before = [(each, each.propagate, each.level, list(each.handlers)) for each in loggers]
+    yield
+    for each, propagates, level, handlers in before:
+        each.propagate, each.handlers = propagates, handlers
+        each.setLevel(level)
 
 
 @pytest.fixture(scope="session")
