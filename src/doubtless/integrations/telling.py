@@ -1,0 +1,64 @@
+"""What a model is told: about a tool before it calls it, and about an operation afterwards.
+
+One place for the words, so that every gateway and adapter says the same. They never say "error" of
+what is unknown, and never invite a repeat that the ledger doesn't permit.
+"""
+
+from typing import Final
+
+from doubtless.core.effects import NO_EFFECT
+from doubtless.core.model import Effect, Json
+from doubtless.core.outcome import Outcome
+
+STATUS_TOOL: Final = "operation_status"
+UNRESOLVED_TOOL: Final = "list_unresolved"
+
+CAUTION: Final = (
+    "This tool acts outside. Its answer may be that it is unknown whether it took effect. Then"
+    " neither call it again nor try a variant: a repeat is no check. Ask "
+    f"{STATUS_TOOL} with the operation_id of the answer; other work may go on meanwhile."
+)
+STATUS_DESCRIPTION: Final = (
+    "Tells what is known of an operation: whether it took effect, did not, or is still unknown, and"
+    " who settles it. It only reads: it repeats nothing, and may be asked at any time."
+)
+UNRESOLVED_DESCRIPTION: Final = (
+    "Lists the operations of this session that are not settled yet: unknown ones, those under way,"
+    " and those that wait for a person. It only reads. Ask it before starting over."
+)
+
+
+def described(description: str, effect: Effect) -> str:
+    """Return a tool's description with what its caller must know; that of a read as it is."""
+    if effect in NO_EFFECT:
+        return description
+    return f"{description.rstrip()}\n\n{CAUTION}" if description.strip() else CAUTION
+
+
+def is_good(outcome: Outcome) -> bool:
+    """Whether the outcome is what a framework may hand on as an ordinary result."""
+    return outcome.outcome == "success"
+
+
+def told(outcome: Outcome) -> str:
+    """Say in plain words what is known of an operation and what to do about it.
+
+    It starts with the status, so that no reader takes an unknown for a failure.
+    """
+    if outcome.outcome not in ("unknown", "pending"):
+        return f"[{outcome.status}] {outcome.message}"
+    ask = f'{STATUS_TOOL}(operation_id="{outcome.operation_id}")'
+    return f"[{outcome.status}] {outcome.message} To learn the result: {ask}."
+
+
+def brief(outcome: Outcome) -> dict[str, Json]:
+    """Return one line of a list: what it is, how it stands, and who acts next."""
+    return {
+        "operation_id": outcome.operation_id,
+        "tool": outcome.tool,
+        "status": outcome.status,
+        "state": outcome.state,
+        "acts": dict(outcome.acts),
+        "created_at": outcome.created_at,
+        "message": told(outcome),
+    }
