@@ -16,6 +16,9 @@ export UV_SYSTEM_CERTS := 1
 # The interpreter is the one that made the venv; uv must not fetch another.
 export UV_PYTHON_DOWNLOADS := never
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Compiled modules are kept, wherever this is run: without them each of hundreds of processes that the
+# tests start compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 PIP_HASHED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps
 UV_PIP := $(BIN)/uv pip
@@ -33,7 +36,7 @@ demo: .venv/.runtime ## Run the demonstration on loopback.
 	@$(BIN)/doubtless demo
 
 test: .venv/.dev ## Run the whole test suite (ARGS="-k name" narrows it).
-	@$(BIN)/python -m pytest -n 4 -m "not long" $(ARGS)
+	@$(BIN)/python -m pytest -n 4 -p no:langsmith_plugin -m "not long" $(ARGS)
 
 proofs: .venv/.dev ## Run the tests that are left out of `make test`, since they take their time.
 	@$(BIN)/python -m pytest -n 4 -m long $(ARGS)
@@ -111,14 +114,14 @@ clean: ## Remove the environment and everything generated.
 
 # Adds what the product needs, and leaves a developer's tools where they are.
 .venv/.runtime: .venv/.installer requirements/runtime.txt pyproject.toml
-	@$(UV_PIP) install --quiet --require-hashes --requirement requirements/runtime.txt \
+	@$(UV_PIP) install --quiet --compile-bytecode --require-hashes --requirement requirements/runtime.txt \
 	  || $(PIP_HASHED) --requirement requirements/runtime.txt
 	$(INSTALL_PROJECT)
 	touch $@
 
 # Exactly the development set, which contains the runtime one with the same pins.
 .venv/.dev: .venv/.installer requirements/dev.txt requirements/runtime.txt pyproject.toml
-	@$(UV_PIP) sync --quiet --require-hashes requirements/dev.txt \
+	@$(UV_PIP) sync --quiet --compile-bytecode --require-hashes requirements/dev.txt \
 	  || $(PIP_HASHED) --requirement requirements/dev.txt
 	$(INSTALL_PROJECT)
 	touch .venv/.runtime $@
