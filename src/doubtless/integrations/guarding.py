@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable, iscoroutinefunction
 from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 import anyio.to_thread
 
@@ -52,6 +53,17 @@ class _Live:
     context: contextvars.Context
 
 
+class _Kept:
+    """What all guards of one application share: a tool declared by one may be called by another."""
+
+    def __init__(self) -> None:
+        self.live: OrderedDict[str, _Live] = OrderedDict()
+        self.ours: set[str] = set()
+
+
+_KEPT: Final[WeakKeyDictionary[Doubtless, _Kept]] = WeakKeyDictionary()
+
+
 class Guard:
     """Carries out the tools of a framework as operations of an application.
 
@@ -74,8 +86,8 @@ class Guard:
                 " service's own tools"
             )
         self.app, self.scope = app, scope
-        self._live: OrderedDict[str, _Live] = OrderedDict()
-        self._ours: set[str] = set()
+        kept = _KEPT.setdefault(app, _Kept())
+        self._live, self._ours = kept.live, kept.ours
 
     def declare(
         self,
