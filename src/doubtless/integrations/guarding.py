@@ -211,6 +211,50 @@ def call_identity(framework: str, *parts: str) -> str:
 # --- what every gateway and adapter offers besides -----------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A tool that an agent may call by name, as a framework has to describe it."""
+
+    name: str
+    description: str  # with what its caller must know
+    schema: Mapping[str, Json]  # of its arguments
+    effect: Effect
+
+
+async def offers(app: Doubtless) -> list[Offer]:
+    """Return the application's own tools, in order of their names; of a service, the service's.
+
+    Tools of a framework that a guard declared aren't among them: the framework offers those.
+
+    Raises:
+        ServiceUnavailable: The service could not be asked.
+    """
+    if isinstance(app, RemoteDoubtless):
+        return [_offer(each) for each in await app.offered()]
+    kept = _KEPT.get(app, _Kept())
+    found = [tool.contract for tool in app.registry if tool.contract.tool not in kept.ours]
+    return [
+        Offer(
+            name=each.tool,
+            description=telling.described(each.description, each.effect),
+            schema=dict(each.arguments),
+            effect=each.effect,
+        )
+        for each in sorted(found, key=lambda contract: contract.tool)
+    ]
+
+
+def _offer(told: Mapping[str, Json]) -> Offer:
+    effect = Effect(str(told["effect"]))
+    schema = told["arguments"]
+    return Offer(
+        name=str(told["name"]),
+        description=telling.described(str(told["description"] or ""), effect),
+        schema=dict(schema) if isinstance(schema, Mapping) else {"type": "object"},
+        effect=effect,
+    )
+
+
 async def status(app: Doubtless, operation_id: str) -> dict[str, Json]:
     """Answer `operation_status`. Reads the ledger only.
 

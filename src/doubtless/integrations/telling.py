@@ -4,6 +4,7 @@ One place for the words, so that every gateway and adapter says the same. They n
 what is unknown, and never invite a repeat that the ledger doesn't permit.
 """
 
+import json
 from typing import Final
 
 from doubtless.core.effects import NO_EFFECT
@@ -49,6 +50,17 @@ def told(outcome: Outcome) -> str:
         return f"[{outcome.status}] {outcome.message}"
     ask = f'{STATUS_TOOL}(operation_id="{outcome.operation_id}")'
     return f"[{outcome.status}] {outcome.message} To learn the result: {ask}."
+
+
+def in_full(outcome: Outcome) -> str:
+    """Return words and object as one text, for frameworks whose tools answer in text alone."""
+    members = {name: value for name, value in outcome.to_json().items() if name != "message"}
+    return f"{told(outcome)}\n{json.dumps(members, ensure_ascii=False)}"
+
+
+def not_done(why: str) -> str:
+    """Say that a call was not even recorded, so that nothing was done, and why."""
+    return f"[not_done] Nothing was recorded and nothing was done: {why}"
 
 
 def brief(outcome: Outcome) -> dict[str, Json]:

@@ -211,6 +211,10 @@ class RemoteDoubtless(RemoteExhibits, RemotePeople, Doubtless):
             recent=tuple(read_outcome(each) for each in members(found, "recent")),
         )
 
+    async def offered(self) -> list[dict[str, Json]]:
+        """Return the service's tools as `GET /v1/tools` tells them."""
+        return [dict(each) for each in members(await self._wire.get("/v1/tools"), "tools")]
+
     async def timeline(self, operation_id: str) -> list[dict[str, Json]]:
         """Do as `Reads.timeline` says. Agents are not shown it."""
         path = f"/v1/operations/{part(operation_id)}/timeline"
