@@ -36,7 +36,7 @@ demo: .venv/.runtime ## Run the demonstration on loopback.
 	@$(BIN)/doubtless demo
 
 test: .venv/.dev ## Run the whole test suite (ARGS="-k name" narrows it).
-	@$(BIN)/python -m pytest -n 4 -p no:langsmith_plugin -m "not long" $(ARGS)
+	@$(BIN)/python -m pytest -n 4 -m "not long" $(ARGS)
 
 proofs: .venv/.dev ## Run the tests that are left out of `make test`, since they take their time.
 	@$(BIN)/python -m pytest -n 4 -m long $(ARGS)
