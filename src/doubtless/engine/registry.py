@@ -85,6 +85,14 @@ class Registry:
         self._tools[name] = tool
         self._contracts[tool.digest] = tool.contract
 
+    def renew(self, tool: Tool) -> None:
+        """Put a tool in the place of the one that has its name: what is asked for from now on.
+
+        Operations that exist go on under the contract that they were prepared with.
+        """
+        self._tools[tool.contract.tool] = tool
+        self._contracts[tool.digest] = tool.contract
+
     def tool(self, name: str) -> Tool:
         """Return a tool by name.
 

@@ -4,40 +4,30 @@ What the adapters of the agent frameworks share. The framework keeps the convers
 keeps the effect: a repeat by the framework, by its retry or by its model finds the operation.
 """
 
-import asyncio
-import contextvars
 import hashlib
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from inspect import isawaitable, iscoroutinefunction
-from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary
-
-import anyio.to_thread
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
 from doubtless.core import identity
 from doubtless.core.model import Effect, Json, State
 from doubtless.core.outcome import Outcome
 from doubtless.engine.app import Doubtless
+from doubtless.engine.blocking import Hands
 from doubtless.engine.contracts import ToolKeys, build_contract
 from doubtless.engine.registry import Tool, code_lookups
 from doubtless.engine.remote.app import RemoteDoubtless
 from doubtless.engine.surroundings import new_id
-from doubtless.engine.tools import Call
 from doubtless.errors import (
     BadRequest,
-    NotSent,
+    ContractError,
     OperationNotFound,
     SettingsError,
 )
 from doubtless.integrations import telling
+from doubtless.integrations.performing import Perform, Said, performers_of
 from doubtless.transports.function import Body
-
-Perform: TypeAlias = Callable[[Call], "Awaitable[Json] | Json"]
-"""The framework's own way of executing one call, asynchronous or blocking. Returns JSON."""
-
-LIVE_MAX: Final = 10_000  # calls whose framework has gone away, kept for attempts that go on
 
 UNDECLARED: Final = ToolKeys(effect=Effect.TIME_SENSITIVE, valid_for="1h")
 """What counts for a tool that acts and has no contract: never looked up, never sent again."""
@@ -45,23 +35,7 @@ UNDECLARED: Final = ToolKeys(effect=Effect.TIME_SENSITIVE, valid_for="1h")
 UNDECLARED_READ: Final = ToolKeys(effect=Effect.READ)
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """One call as its framework would execute it, in the context in which it was asked for."""
-
-    perform: Perform
-    context: contextvars.Context
-
-
-class _Kept:
-    """What all guards of one application share: a tool declared by one may be called by another."""
-
-    def __init__(self) -> None:
-        self.live: OrderedDict[str, _Live] = OrderedDict()
-        self.ours: set[str] = set()
-
-
-_KEPT: Final[WeakKeyDictionary[Doubtless, _Kept]] = WeakKeyDictionary()
+WORD_MAX: Final = 128
 
 
 class Guard:
@@ -85,9 +59,13 @@ class Guard:
                 "a service can't call functions of this process: open the ledger here, or use the"
                 " service's own tools"
             )
+        given: object = app
+        if isinstance(given, Hands):
+            raise SettingsError(
+                "a blocking application can't be guarded: open it with `async with Doubtless(…)`"
+            )
         self.app, self.scope = app, scope
-        kept = _KEPT.setdefault(app, _Kept())
-        self._live, self._ours = kept.live, kept.ours
+        self._performers = performers_of(app)
 
     def declare(
         self,
@@ -100,11 +78,15 @@ class Guard:
         not_sent: Sequence[type[BaseException]] = (),
         rejected: Sequence[type[BaseException]] = (),
     ) -> Effect:
-        """Register a tool of the framework, once; what was declared first stays.
+        """Register a tool of the framework. It may be declared again, by any guard.
+
+        The newest schema and description count. What the tool does may not change: of two that
+        only claim it the stricter claim counts, and contracts have to agree.
 
         Args:
             tool: Its name in calls.
-            schema: JSON Schema of its arguments; None lets the framework alone check them.
+            schema: JSON Schema of its arguments. One that isn't understood, or None, lets the
+                framework alone check them.
             description: For people and models.
             is_read: Whether its author says that it changes nothing; counts only without `keys`.
             keys: Its contract, as for `app.tool`. Without one it is `time_sensitive`, valid for an
@@ -117,33 +99,56 @@ class Guard:
 
         Raises:
             ContractError: What is declared doesn't fit.
+            SettingsError: The application has another tool of that name, or it was declared with
+                another contract.
         """
+        said = Said(schema, description, is_read, keys, tuple(not_sent), tuple(rejected))
         found = self.app.registry.find(tool)
-        if found is not None:
-            if tool not in self._ours and found.body is None:
-                raise SettingsError(
-                    f"{tool!r} is a tool of the contract file already: rename one of them"
-                )
-            self._ours.add(tool)
+        if found is not None and not self.is_ours(tool):
+            raise SettingsError(
+                f"{tool!r} is a tool of the application already: rename one of them"
+            )
+        if found is not None and self._performers.declared[tool] == said:
             return found.contract.effect
-        said = ToolKeys(**(keys or (UNDECLARED_READ if is_read else UNDECLARED)))
-        if description:
-            said.setdefault("description", description)
+        table = ToolKeys(**(keys or (UNDECLARED_READ if is_read else UNDECLARED)))
+        if description.strip():
+            table.setdefault("description", description.encode(errors="replace").decode())
         contract = build_contract(
             tool,
-            arguments_schema=schema if schema is not None else {"type": "object"},
+            arguments_schema=_understood(schema, table),
             declared_in=f"(framework):{tool}",
-            **said,
+            **table,
         )
-        body = Body(function=self._run, not_sent=tuple(not_sent), rejected=tuple(rejected))
-        looks = code_lookups(contract, said.get("lookup"))
-        self.app.registry.add(Tool(contract=contract, body=body, lookups=looks))
-        self._ours.add(tool)
+        body = Body(
+            function=partial(self._performers.run, tool),
+            not_sent=said.not_sent,
+            rejected=said.rejected,
+        )
+        new = Tool(
+            contract=contract, body=body, lookups=code_lookups(contract, table.get("lookup"))
+        )
+        if found is None:
+            self.app.registry.add(new)
+        elif not self._renews(found, new, claimed=keys is None):
+            return found.contract.effect
+        self._performers.declared[tool] = said
         return contract.effect
 
+    def _renews(self, old: Tool, new: Tool, *, claimed: bool) -> bool:
+        """Let a tool that is declared again stand for the old one, if that is safe."""
+        was, now = old.contract, new.contract
+        same = replace(now, description=was.description, arguments=was.arguments) == was
+        claimed = claimed and self._performers.declared[was.tool].keys is None
+        if not same and not claimed:
+            raise SettingsError(f"{was.tool!r} was declared before with another contract")
+        if not same and now.effect is Effect.READ:
+            return False
+        self.app.registry.renew(new)
+        return True
+
     def is_ours(self, tool: str) -> bool:
-        """Whether a tool was declared here, so that `call` may be given its execution."""
-        return tool in self._ours
+        """Whether a tool was declared by a guard, so that `call` may be given its execution."""
+        return tool in self._performers.declared
 
     async def call(
         self,
@@ -157,49 +162,104 @@ class Guard:
     ) -> Outcome:
         """Carry out one call at most once, and say what is known of its effect.
 
+        Cancelling it stops nothing: the attempt goes on and is recorded, and a repeat joins it.
+
         Args:
             tool: A declared one.
             arguments: JSON-ready.
-            perform: Executes it in the framework; called once per attempt, behind the gate.
+            perform: Executes it in the framework, in the context variables of this call; called
+                once per attempt, behind the gate. What it does after its contract's time-out is
+                awaited for as long as something of it may arrive, and its late answer counts.
             call_id: The framework's name of this call, if it keeps it over its own repeats and
                 after a crash, with all that makes it unique (`call_identity`). A repeat under it
-                is told of the first one's operation, even once that is settled.
+                is told of the first one's operation, even once that is settled; one with other
+                arguments is refused.
             session_id: Which session; by default the guard's scope.
             correlation_id: For the logs of both sides.
 
         Raises:
             BadArguments: They don't fit the schema: nothing was recorded or sent.
             LedgerUnavailable: Nothing could be recorded, so nothing was sent.
+            UnknownTool: Nobody declared it.
         """
-        name = call_id or new_id()
-        self._live[name] = _Live(perform, contextvars.copy_context())
-        self._live.move_to_end(name)
-        while len(self._live) > LIVE_MAX:
-            self._live.popitem(last=False)
-        outcome = await self.app.call(
-            tool,
-            arguments,
-            request_id=name,
-            session_id=session_id or self.scope,
-            correlation_id=correlation_id,
-        )
-        # A caller that was cancelled leaves it: its attempt goes on, and may have to begin again.
-        if outcome.operation_id != name or State(outcome.state).ends:
-            self._live.pop(name, None)
+        if not self.is_ours(tool):
+            self.app.registry.tool(tool)
+            raise SettingsError(f"{tool!r} was not declared here: `app.call` carries it out")
+        await self._forget_what_is_over()
+        key = self._performers.ask(call_id or new_id(), tool, arguments, perform)
+        try:
+            outcome = await self.app.call(
+                tool,
+                arguments,
+                request_id=key[0],
+                session_id=session_id or self.scope,
+                correlation_id=_word(correlation_id),
+            )
+        except BadRequest:
+            self._performers.let_go(key)
+            raise
+        except BaseException:
+            self._performers.leave(key)  # its attempt goes on, and may have to begin again
+            raise
+        if State(outcome.state).ends:
+            self._performers.let_go(key, outcome.operation_id)
+        elif outcome.operation_id != key[0]:
+            self._performers.let_go(key)
+        else:
+            self._performers.leave(key)
         return outcome
 
-    async def _run(self, call: Call, **_: Json) -> Json:
-        """Execute what the operation stands for, in the context of whoever asked for it."""
-        live = self._live.get(call.operation_id)
-        if live is None:
-            raise NotSent("the run that asked for it has ended, and nothing of it was executed")
-        if iscoroutinefunction(live.perform):
-            running = asyncio.get_running_loop()
-            return await running.create_task(live.perform(call), context=live.context)
-        found = await anyio.to_thread.run_sync(
-            live.context.run, live.perform, call, abandon_on_cancel=True
-        )
-        return await found if isawaitable(found) else found
+    async def _forget_what_is_over(self) -> None:
+        """Look at one call that nobody waits for, each time another one is made."""
+        key = self._performers.oldest_left()
+        if key is None:
+            return
+        try:
+            outcome = await self.app.outcome(key[0])
+        except OperationNotFound:
+            self._performers.let_go(key)
+        else:
+            if State(outcome.state).ends:
+                self._performers.let_go(key)
+
+
+def _word(text: str | None) -> str | None:
+    """Return a correlation id that can travel in a header: the text itself, or a digest of it."""
+    if not text or (len(text) <= WORD_MAX and all("!" <= each <= "~" for each in text)):
+        return text or None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _understood(schema: Mapping[str, Json] | None, keys: ToolKeys) -> Mapping[str, Json]:
+    """Return a schema that the engine can check by; of one that it can't, the arguments' names.
+
+    Tools come with schemas of all ages, and some with none. Where one isn't understood its own
+    framework still checks the arguments, as it does without us.
+    """
+    if schema is None:
+        named = [*keys.get("business_key", ()), *keys.get("volatile", ())]
+        needed: Json = list(keys.get("business_key", ()))
+        return {"type": "object", "properties": {name: {} for name in named}, "required": needed}
+    # An older draft that is also one of today's says the same, but for rare corners.
+    members = {name: value for name, value in schema.items() if name != "$schema"}
+    properties, required = schema.get("properties"), schema.get("required")
+    names = list(properties) if isinstance(properties, Mapping) else []
+    given = required if isinstance(required, Sequence) else ()
+    bare: dict[str, Json] = {
+        "type": "object",
+        "properties": {name: {} for name in names},
+        "required": [each for each in given if isinstance(each, str) and each in names],
+    }
+    tried: list[dict[str, Json]] = [{"type": "object", **members}, bare]
+    return next(filter(_is_read, tried), {"type": "object"})
+
+
+def _is_read(schema: Mapping[str, Json]) -> bool:
+    try:
+        build_contract("schema", arguments_schema=schema, effect=Effect.READ)
+    except ContractError:
+        return False
+    return True
 
 
 def call_identity(framework: str, *parts: str) -> str:
@@ -231,8 +291,8 @@ async def offers(app: Doubtless) -> list[Offer]:
     """
     if isinstance(app, RemoteDoubtless):
         return [_offer(each) for each in await app.offered()]
-    kept = _KEPT.get(app, _Kept())
-    found = [tool.contract for tool in app.registry if tool.contract.tool not in kept.ours]
+    declared = performers_of(app).declared
+    found = [tool.contract for tool in app.registry if tool.contract.tool not in declared]
     return [
         Offer(
             name=each.tool,
