@@ -1,5 +1,6 @@
 """The application: calls, waits, decisions and tools on one ledger."""
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -90,6 +91,8 @@ class Doubtless(Approving, Calls, Events, Exhibits, Figures, Outbox, People, Rea
             application is that one, and there is nothing else to be said.
     """
 
+    _loop: asyncio.AbstractEventLoop | None = None
+
     def __new__(cls, ledger: str | Ledger = "sqlite:///doubtless.db", **_: Unpack[Options]) -> Self:
         """Make a local application, or a remote one where `ledger` is a service's address."""
         is_service = isinstance(ledger, str) and _SERVICE.match(ledger) is not None
@@ -155,6 +158,7 @@ class Doubtless(Approving, Calls, Events, Exhibits, Figures, Outbox, People, Rea
             LedgerError: The ledger can't be opened safely.
             SettingsError: A credential is missing, or the HTTP library isn't one that is known.
         """
+        self._loop = asyncio.get_running_loop()
         self._credentials.check(tool.contract for tool in self.registry)
         async with contextlib.AsyncExitStack() as stack:
             self._open = await self._start(stack)
@@ -273,6 +277,19 @@ class Doubtless(Approving, Calls, Events, Exhibits, Figures, Outbox, People, Rea
         self._subscribers[name] = subscriber
         if self._open is not None:
             start(self._open, self._principal, subscriber)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it was opened on: its coroutines have to run there.
+
+        Raises:
+            DoubtlessError: It was never opened.
+        """
+        if self._loop is None:
+            raise DoubtlessError(
+                "the application is not open: use `async with Doubtless(…) as app`"
+            )
+        return self._loop
 
     @property
     def tenant(self) -> str:

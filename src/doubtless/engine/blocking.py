@@ -157,6 +157,11 @@ class BlockingDoubtless(Hands):
 
     metrics = blocking(Figures.metrics)
 
+    @property
+    def asynchronous(self) -> "Doubtless":
+        """The application itself, for code that runs on its event loop (`asynchronous.loop`)."""
+        return self._app
+
     def __enter__(self) -> Self:
         """Open the application, as `Doubtless.__aenter__` does."""
         self._thread.open(self._app)

@@ -4,6 +4,7 @@ A call gets its id here, before it is sent for the first time, so that an answer
 is lost leads to a repeat of the same request, and never to a second operation.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -84,6 +85,7 @@ class RemoteDoubtless(RemoteExhibits, RemotePeople, Doubtless):
 
     async def __aenter__(self) -> Self:
         """Make ready to ask. Nothing is asked yet."""
+        self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             self._wire.open()
             stack.push_async_callback(self._wire.aclose)
