@@ -485,4 +485,8 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "PG-21": "News of a commit wakes workers, waiters and subscribers of other processes.",
     "PG-22": "Nothing depends on news: what they missed is found by looking.",
     "PG-8": "A commit whose end was not told is settled before anybody is answered.",
+    # What is given to models.
+    "TELLING-1": "A model is told no more than is known, and never invited to repeat in doubt.",
+    "TELLING-2": "A refusal leads a model to what stands in the way, and to no other call.",
+    "TELLING-3": "What acts is described with the caution, once; what only reads is not.",
 }

@@ -30,8 +30,11 @@ UNRESOLVED_DESCRIPTION: Final = (
 
 
 def described(description: str, effect: Effect) -> str:
-    """Return a tool's description with what its caller must know; that of a read as it is."""
-    if effect in NO_EFFECT:
+    """Return a tool's description with what its caller must know, once.
+
+    That of a read stays as it is.
+    """
+    if effect in NO_EFFECT or CAUTION in description:
         return description
     return f"{description.rstrip()}\n\n{CAUTION}" if description.strip() else CAUTION
 
@@ -46,10 +49,32 @@ def told(outcome: Outcome) -> str:
 
     It starts with the status, so that no reader takes an unknown for a failure.
     """
-    if outcome.outcome not in ("unknown", "pending"):
-        return f"[{outcome.status}] {outcome.message}"
-    ask = f'{STATUS_TOOL}(operation_id="{outcome.operation_id}")'
-    return f"[{outcome.status}] {outcome.message} To learn the result: {ask}."
+    return f"[{outcome.status}] {_words(outcome)}"
+
+
+def _words(outcome: Outcome) -> str:
+    """Word an outcome for a caller who has no id of its own to repeat a call under."""
+    code, by = (str((outcome.error or {}).get(key) or "") for key in ("code", "operation_id"))
+    if outcome.outcome in ("unknown", "pending"):
+        return f"{outcome.message} {_ask(outcome.operation_id)}"
+    if outcome.retry_allowed:
+        return (
+            f"{outcome.tool} did not take effect, which is proven (operation "
+            f"{outcome.operation_id}). If it is still wanted, it may be called again."
+        )
+    if code == "payload_mismatch" and by:
+        return (
+            f"{outcome.tool} was refused: this very call was made before with other arguments, as "
+            f"operation {by}. Nothing was sent now. {_ask(by)}"
+        )
+    if by:
+        return f"{outcome.message} {_ask(by)}"
+    named = outcome.operation_id in outcome.message
+    return outcome.message if named else f"{outcome.message} (Operation {outcome.operation_id}.)"
+
+
+def _ask(operation_id: str) -> str:
+    return f'To learn the result: {STATUS_TOOL}(operation_id="{operation_id}").'
 
 
 def in_full(outcome: Outcome) -> str:
@@ -61,6 +86,15 @@ def in_full(outcome: Outcome) -> str:
 def not_done(why: str) -> str:
     """Say that a call was not even recorded, so that nothing was done, and why."""
     return f"[not_done] Nothing was recorded and nothing was done: {why}"
+
+
+def unheard(request_id: str, why: str) -> str:
+    """Say that no answer came to a call, so that it may have been taken or not."""
+    ask = f'{STATUS_TOOL}(operation_id="{request_id}")'
+    return (
+        f"[unknown] No answer came, and the call may have been taken: {why} Do not repeat it and do"
+        f" not try a variant. To learn whether it was: {ask}."
+    )
 
 
 def brief(outcome: Outcome) -> dict[str, Json]:
