@@ -1,0 +1,259 @@
+"""Tools of openai-agents: its default beside ours, with scripted models and no network."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Agent, RunConfig, Runner, RunState, SQLiteSession, function_tool
+from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from tests.integrations.children import Nursery, eventually
+from tests.integrations.openai_agents_child import tool as paying
+
+from doubtless import Doubtless, Effect, Outcome
+from doubtless.errors import SettingsError
+from doubtless.integrations import telling
+from doubtless.integrations.guarding import Guard
+from doubtless.integrations.openai_agents import guarded, reading, tools
+
+CONFIG = RunConfig(group_id="chat", tracing_disabled=True)
+DONE = [assistant_message("done")]
+UNKNOWN = "[unknown_reconciliation_required]"
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[Doubtless]:
+    async with Doubtless(f"sqlite:///{tmp_path / 'ledger.db'}") as found:
+        yield found
+
+
+class Till:
+    """The far side: what was charged, by a tool that answers, fails, hangs or refuses."""
+
+    def __init__(self) -> None:
+        self.charged: list[int] = []
+        self.then: Callable[[], Any] = lambda: "charged"
+
+    def tool(self, **options: Any) -> Any:
+        @function_tool(**options)
+        async def charge(amount: int) -> Any:
+            """Charge an amount."""
+            self.charged.append(amount)
+            found = self.then()
+            return await found if asyncio.iscoroutine(found) else found
+
+        return charge
+
+
+@pytest.fixture
+def till() -> Till:
+    return Till()
+
+
+def lost() -> Any:
+    raise ConnectionError("the answer was lost")
+
+
+def calls(*amounts: int, name: str = "charge") -> list[Any]:
+    """Return one turn for each amount, each with an id of its own."""
+    return [
+        [function_call(name, {"amount": amount}, call_id=f"{name}_{number}")]
+        for number, amount in enumerate(amounts, 1)
+    ]
+
+
+def outputs(found: Any) -> list[Any]:
+    """Return what the model was told of its calls."""
+    return [item.output for item in found.new_items if item.type == "tool_call_output_item"]
+
+
+async def told(steps: list[Any], *given: Any, config: RunConfig = CONFIG) -> list[Any]:
+    agent = Agent(name="shop", model=ScriptedModel([*steps, DONE]), tools=list(given))
+    return outputs(await Runner.run(agent, "charge 5", run_config=config))
+
+
+async def only(app: Doubtless) -> Outcome:
+    (found,) = await app.operations()
+    return found
+
+
+@pytest.mark.proves("AGENTS-OPENAI-1")
+async def test_a_lost_answer_is_told_as_unknown_where_the_default_says_please_try_again(app, till):
+    till.then = lost
+    default = await told(calls(5, 5), till.tool())
+    assert (till.charged, default[0][-17:]) == ([5, 5], "Please try again.")
+    till.charged.clear()
+    charge = guarded(app, till.tool())
+    assert charge.description == telling.described("Charge an amount.", Effect.TIME_SENSITIVE)
+    ours = await told(calls(5, 5, 5), charge)
+    assert till.charged == [5]
+    assert all(each.startswith(UNKNOWN) and "try again" not in each for each in ours)
+
+
+@pytest.mark.proves("AGENTS-OPENAI-1")
+async def test_a_person_settles_it_later_and_the_model_reads_that(app, till):
+    till.then = lost
+    charge = guarded(app, till.tool(), effect="money", valid_for="1h")
+    await told(calls(5), charge)
+    name = (await only(app)).operation_id
+
+    def status(_: ModelCall) -> Any:
+        return [function_call(telling.STATUS_TOOL, {"operation_id": name}, call_id="call_8")]
+
+    listing = [function_call(telling.UNRESOLVED_TOOL, {}, call_id="call_9")]
+    before = await told([listing], charge, *reading(app))
+    assert [each["operation_id"] for each in json.loads(before[0])] == [name]
+    await app.resolve(name, "done", operator="night-shift", note="seen in the till")
+    after = await told([ModelStep.respond(status), listing], charge, *reading(app))
+    assert json.loads(after[0])["status"] == "succeeded"
+    assert json.loads(after[1]) == []
+    assert till.charged == [5]
+
+
+@pytest.mark.proves("AGENTS-OPENAI-2")
+async def test_the_timeout_of_a_tool_is_no_failure(app, till):
+    async def hangs() -> str:
+        await asyncio.sleep(20)
+        return "late"
+
+    till.then = hangs
+    default = await told(calls(5, 5), till.tool(timeout=0.05))
+    assert (till.charged, default[0]) == ([5, 5], "Tool 'charge' timed out after 0.05 seconds.")
+    till.charged.clear()
+    for behavior in ("error_as_result", "raise_exception"):
+        charge = guarded(app, till.tool(timeout=0.05, timeout_behavior=behavior))
+        ours = await told(calls(5, 5), charge)
+        assert all(each.startswith(UNKNOWN) for each in ours)
+    assert till.charged == [5]
+
+
+@pytest.mark.proves("AGENTS-OPENAI-3")
+async def test_an_approved_call_of_a_stored_run_acts_once_however_often_it_is_resumed(app, till):
+    async def resumed(charge: Any) -> list[Any]:
+        agent = Agent(name="shop", model=ScriptedModel([*calls(5)]), tools=[charge])
+        state = (await Runner.run(agent, "charge 5", run_config=CONFIG)).to_state()
+        state.approve(state.get_interruptions()[0])
+        stored = state.to_json()
+        found = []
+        for _ in range(2):
+            agent = Agent(name="shop", model=ScriptedModel([DONE]), tools=[charge])
+            again = await RunState.from_json(agent, stored)
+            found += outputs(await Runner.run(agent, again, run_config=CONFIG))[-1:]
+        return found
+
+    assert await resumed(till.tool(needs_approval=True)) == ["charged", "charged"]
+    assert till.charged == [5, 5]
+    till.charged.clear()
+    charge = guarded(app, till.tool(needs_approval=True))
+    assert await resumed(charge) == ["charged", "charged"]
+    assert till.charged == [5]
+
+
+@pytest.mark.proves("AGENTS-OPENAI-4")
+@pytest.mark.timeout(150)  # a process imports the framework
+async def test_a_process_that_died_in_a_tool_is_not_repeated_by_the_next_run(
+    tmp_path: Path, nursery: Nursery
+):
+    effects = tmp_path / "effects"
+    for name, is_ours in (("plain", False), ("ours", True)):
+        child = nursery.bear(
+            "openai_agents_child", tool=name, folder=str(tmp_path), is_ours=is_ours
+        )
+        await asyncio.to_thread(eventually, lambda: not Path(f"/proc/{child.pid}").exists())  # noqa: B023
+    session = SQLiteSession("chat", tmp_path / "session.db")
+    assert [item.get("role") for item in await session.get_items()] == ["user", "user"]  # no call
+    async with Doubtless(f"sqlite:///{tmp_path / 'ledger.db'}") as app:
+        plain, ours = paying("plain", effects), guarded(app, paying("ours", effects))
+        steps = [*calls(5, name="plain"), *calls(5, name="ours")]
+        found = await told(steps, plain, ours)
+        assert found[0] == "paid 5"
+        assert found[1].startswith(UNKNOWN)
+    assert effects.read_text().split("\n") == ["plain 5", "ours 5", "plain 5", ""]
+
+
+@pytest.mark.proves("AGENTS-OPENAI-5")
+async def test_what_a_tool_returns_reaches_the_model_as_before(app, till):
+    ours = await told(calls(5), guarded(app, till.tool()))
+    assert ours == ["charged"]
+    till.then = lambda: {"id": "ch_1", "amount": 6}
+    assert await told(calls(6), guarded(app, till.tool())) == [{"id": "ch_1", "amount": 6}]
+
+
+@pytest.mark.proves("AGENTS-OPENAI-5")
+async def test_wrong_arguments_are_told_as_nothing_done_and_recorded_nowhere(app, till):
+    charge = guarded(app, till.tool())
+    broken = [[function_call("charge", '{"amount":', call_id="call_1")]]
+    ours = await told(broken, charge)
+    other = [[function_call("charge", {"amount": "much"}, call_id="call_1")]]
+    ours += await told(other, charge)
+    assert all(each.startswith("[not_done]") for each in ours)
+    assert (till.charged, await app.operations()) == ([], [])
+
+
+@pytest.mark.proves("AGENTS-OPENAI-5")
+async def test_two_equal_calls_of_one_turn_are_one_and_two_runs_of_other_groups_are_two(app, till):
+    async def slowly() -> str:
+        await asyncio.sleep(0.05)
+        return "charged"
+
+    till.then = slowly
+    charge = guarded(app, till.tool())
+    (first,), (second,) = calls(5, 5)
+    ours = await told([[first, second]], charge)
+    assert till.charged == [5]
+    assert sorted(str(each)[:9] for each in ours) == ["[succeede", "charged"]
+    till.then = lost
+    for group in ("one", "other"):
+        config = RunConfig(group_id=group, tracing_disabled=True)
+        await told(calls(7, 7), charge, config=config)
+    assert till.charged == [5, 7, 7]
+
+
+@pytest.mark.proves("AGENTS-OPENAI-5")
+async def test_an_agent_that_is_built_anew_for_each_run_has_the_same_tools(app, till):
+    for amount in (5, 6):
+        assert await told(calls(amount), guarded(app, till.tool())) == ["charged"]
+    with pytest.raises(SettingsError, match="guard the tools of that agent"):
+        guarded(app, Agent(name="other").as_tool("other", "does it"))
+
+
+@pytest.mark.proves("AGENTS-OPENAI-6")
+async def test_the_tools_of_an_application_are_tools_of_an_agent(app):
+    charged: list[int] = []
+
+    @app.tool(effect="time_sensitive", valid_for="1h", description="Refund an amount.")
+    async def refund(call: Any, amount: int) -> str:
+        charged.append(amount)
+        raise ConnectionError
+
+    given = await tools(app, scope="chat")
+    assert [each.name for each in given] == ["refund", "operation_status", "list_unresolved"]
+    ours = await told(calls(5, 5, name="refund"), *given)
+    assert charged == [5]
+    assert all(each.startswith(UNKNOWN) for each in ours)
+
+
+@pytest.mark.proves("AGENTS-OPENAI-5")
+async def test_a_run_that_is_cancelled_leaves_the_call_and_the_next_one_is_told(app, till):
+    begun = asyncio.Event()
+
+    async def slowly() -> str:
+        begun.set()
+        await asyncio.sleep(0.2)
+        return "charged"
+
+    till.then = slowly
+    guard = Guard(app, scope="agent-7")
+    charge = guarded(guard, till.tool())
+    config = RunConfig(tracing_disabled=True)
+    running = asyncio.create_task(told(calls(5), charge, config=config))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    ours = await told(calls(5), charge, config=config)
+    assert "already" in ours[0]
+    assert till.charged == [5]
+    assert (await app.session("agent-7")).recent[0].status == "succeeded"
