@@ -25,7 +25,7 @@ from doubtless.errors import (
     OperationNotFound,
     SettingsError,
 )
-from doubtless.integrations import telling
+from doubtless.integrations import doubting, telling
 from doubtless.integrations.performing import Perform, Said, performers_of
 from doubtless.transports.function import Body
 
@@ -188,7 +188,8 @@ class Guard:
         await self._forget_what_is_over()
         key = self._performers.ask(call_id or new_id(), tool, arguments, perform)
         try:
-            outcome = await self.app.call(
+            outcome = await doubting.ask(
+                self.app,
                 tool,
                 arguments,
                 request_id=key[0],
@@ -324,6 +325,7 @@ async def status(app: Doubtless, operation_id: str) -> dict[str, Json]:
         outcome = await app.outcome(operation_id)
     except (OperationNotFound, BadRequest) as error:
         return {"operation_id": operation_id, "error": str(error)}
+    doubting.told(app, outcome)
     return {**outcome.to_json(), "message": telling.told(outcome)}
 
 
