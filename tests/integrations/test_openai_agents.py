@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 from agents import Agent, RunConfig, Runner, RunState, SQLiteSession, function_tool
+from agents.mcp import MCPServerStdio
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from mcp.client._memory import InMemoryTransport
+from mcp.server.lowlevel import Server
+from mcp_types import CallToolResult, ListToolsResult, TextContent, ToolAnnotations
+from mcp_types import Tool as MCPTool
 from tests.integrations.children import Nursery, eventually
 from tests.integrations.openai_agents_child import tool as paying
 
 from doubtless import Doubtless, Effect, Outcome
+from doubtless.engine.contracts import ToolKeys
 from doubtless.errors import SettingsError
 from doubtless.integrations import telling
 from doubtless.integrations.guarding import Guard
 from doubtless.integrations.openai_agents import guarded, reading, tools
+from doubtless.integrations.openai_agents_mcp import GuardedServer
 
 CONFIG = RunConfig(group_id="chat", tracing_disabled=True)
 DONE = [assistant_message("done")]
@@ -257,3 +264,104 @@ async def test_a_run_that_is_cancelled_leaves_the_call_and_the_next_one_is_told(
     assert "already" in ours[0]
     assert till.charged == [5]
     assert (await app.session("agent-7")).recent[0].status == "succeeded"
+
+
+# --- MCP servers ---------------------------------------------------------------------------------
+
+
+class Shop(MCPServerStdio):
+    """An MCP server of the framework, with a far side in this process in place of a child's."""
+
+    def __init__(self, server: Server[Any], **options: Any) -> None:
+        super().__init__({"command": "nothing"}, name="shop", **options)
+        self._in_memory = server
+
+    def create_streams(self) -> Any:
+        return InMemoryTransport(self._in_memory)
+
+
+def mcp_server(till: Till, metas: list[Any]) -> Server[Any]:
+    """Return an MCP server with `charge`, which acts, and `balance`, which reads."""
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+
+    async def listed(*_: Any) -> ListToolsResult:
+        read = ToolAnnotations(read_only_hint=True)
+        return ListToolsResult(
+            tools=[
+                MCPTool(name="charge", description="Charge an amount.", input_schema=schema),
+                MCPTool(name="balance", input_schema=schema, annotations=read),
+            ]
+        )
+
+    async def called(context: Any, params: Any) -> CallToolResult:
+        metas.append(dict(context.meta or {}))
+        till.charged.append(params.arguments["amount"])
+        try:
+            found = till.then()
+            said = await found if asyncio.iscoroutine(found) else found
+        except ConnectionError as error:
+            content = [TextContent(type="text", text=str(error))]
+            return CallToolResult(content=content, is_error=True)
+        return CallToolResult(content=[TextContent(type="text", text=said)])
+
+    return Server("shop", on_list_tools=listed, on_call_tool=called)
+
+
+async def told_by(server: Any, *amounts: int, name: str = "charge") -> list[Any]:
+    model = ScriptedModel([*calls(*amounts, name=name), DONE])
+    agent = Agent(name="shop", model=model, mcp_servers=[server])
+    found = await Runner.run(agent, "charge 5", run_config=CONFIG)
+    return [each["text"] if isinstance(each, dict) else each for each in outputs(found)]
+
+
+@pytest.mark.proves("AGENTS-OPENAI-7")
+async def test_an_mcp_server_that_hangs_is_neither_repeated_nor_interrupted(app, till):
+    ended: list[str] = []
+
+    async def slowly() -> str:
+        try:
+            await asyncio.sleep(0.3)
+        except asyncio.CancelledError:
+            ended.append("interrupted")
+            raise
+        ended.append("done")
+        return "charged"
+
+    till.then = slowly
+    impatient: dict[str, Any] = {
+        "client_session_timeout_seconds": 0.05,
+        "max_retry_attempts": 2,
+        "retry_backoff_seconds_base": 0,
+    }
+    metas: list[Any] = []
+    async with Shop(mcp_server(till, metas), **impatient) as server:
+        default = await told_by(server, 5)
+    assert (till.charged, default[0][-17:]) == ([5, 5, 5], "Please try again.")
+    assert "interrupted" in ended
+    till.charged.clear(), ended.clear()
+    charge = {"charge": ToolKeys(effect="time_sensitive", valid_for="1h", timeout="100ms")}
+    shop = Shop(mcp_server(till, metas), **impatient)
+    async with GuardedServer(app, shop, contracts=charge) as guarded_server:
+        ours = await told_by(guarded_server, 5, 5)
+        assert all(each.startswith(UNKNOWN) for each in ours)
+        name = (await only(app)).operation_id
+        late = await app.wait(name, timeout=5)  # the answer that came late counts
+    assert (till.charged, ended, late.status) == ([5], ["done"], "succeeded")
+    assert metas[-1]["doubtless.dev/operation-id"] == name
+
+
+@pytest.mark.proves("AGENTS-OPENAI-7")
+async def test_an_error_of_an_mcp_tool_is_unknown_unless_declared_as_definitive(app, till):
+    till.then = lost
+    async with Shop(mcp_server(till, [])) as server:
+        assert await told_by(server, 5) == ["the answer was lost"]
+    till.charged.clear()
+    async with GuardedServer(app, Shop(mcp_server(till, []))) as server:
+        assert (await told_by(server, 5, 5))[1].startswith(UNKNOWN)
+        assert till.charged == [5]
+        assert await told_by(server, 6, name="balance") == ["the answer was lost"]
+    server = Shop(mcp_server(till, []))
+    async with GuardedServer(app, server, definitive=["charge"], prefix="b_") as server:
+        ours = await told_by(server, 7)
+    assert ours[0].startswith("[failed")
+    assert "the answer was lost" in ours[0]
