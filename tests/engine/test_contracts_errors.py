@@ -18,7 +18,6 @@ from tests.engine.contract_texts import (
 
 from doubtless.core.model import Effect
 from doubtless.engine.contracts import dump_contract, load_contracts, parse_contracts, read_contract
-from doubtless.engine.contracts.file import UNAVAILABLE
 from doubtless.errors import ContractError
 
 IDEMPOTENT = {"effect": '"idempotent_call"'}
@@ -262,13 +261,6 @@ def test_a_tool_names_a_declared_source():
 
 
 # --- the transport
-
-
-@pytest.mark.parametrize("name", UNAVAILABLE)
-def test_a_transport_that_does_not_exist_yet_is_said_to_be_not_available(name):
-    problem = only({name: '{ path = "x" }', "request": None, "source": None})
-    assert (problem.table, problem.key) == ("tools.refund", name)
-    assert "not available in this release" in problem.wrong
 
 
 def test_a_tool_without_a_request_says_how_to_add_one():

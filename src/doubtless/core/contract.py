@@ -53,6 +53,7 @@ class Kind(StrEnum):
     GIT_PUSH = "git_push"
     MAIL = "mail"
     BROWSER = "browser"
+    MCP = "mcp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ MAKERS: Mapping[Kind, Maker] = MappingProxyType(
         Kind.BROWSER: Maker(
             "doubtless.transports.browser", "BrowserTransport", "playwright", "browser"
         ),
+        Kind.MCP: Maker("doubtless.transports.mcp", "McpTransport", "mcp", "mcp"),
     }
 )
 

@@ -301,6 +301,11 @@ class Doubtless(Approving, Calls, Events, Exhibits, Figures, Outbox, People, Rea
         """The ledger, while the application is open."""
         return self._opened.ledger
 
+    @property
+    def actions(self) -> Actions:
+        """The transports of this process, while the application is open."""
+        return self._opened.actions
+
     async def drain(self, *, grace_s: float) -> None:
         """Take up nothing more, and let open attempts end; then whoever waits is answered.
 

@@ -17,6 +17,9 @@ OPERATION_ID: Final = "doubtless.dev/operation-id"
 IDEMPOTENCY_KEY: Final = "doubtless.dev/idempotency-key"
 """In `_meta` of every call: the same in all attempts of one operation."""
 
+CORRELATION_ID: Final = "doubtless.dev/correlation-id"
+"""In `_meta` of every call: of this attempt, or the caller's own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRules:
@@ -42,9 +45,9 @@ class ServerRules:
         found: dict[str, Json] = {"name": self.name}
         if self.command:
             found["command"] = list(self.command)
-        for key in ("env", "env_credentials"):
-            if pairs := getattr(self, key):
-                found[key] = dict(pairs)
+        secret: dict[str, Json] = {name: {"credential": of} for name, of in self.env_credentials}
+        if env := {**dict(self.env), **secret}:
+            found["env"] = env
         for key in ("cwd", "url", "credential", "header", "tls_ca"):
             if (text := getattr(self, key)) is not None:
                 found[key] = text
@@ -57,14 +60,16 @@ class ServerRules:
     @classmethod
     def from_json(cls, said: Mapping[str, Json]) -> "ServerRules":
         """Read what `to_json` wrote."""
+        env = cast("Mapping[str, Json]", said.get("env", {}))
+        secret = {
+            name: str(each["credential"]) for name, each in env.items() if isinstance(each, Mapping)
+        }
         return cls(
             name=str(said["name"]),
             command=tuple(cast("list[str]", said.get("command", []))),
             cwd=cast("str | None", said.get("cwd")),
-            env=tuple(sorted(cast("dict[str, str]", said.get("env", {})).items())),
-            env_credentials=tuple(
-                sorted(cast("dict[str, str]", said.get("env_credentials", {})).items())
-            ),
+            env=tuple(sorted((name, str(env[name])) for name in env if name not in secret)),
+            env_credentials=tuple(sorted(secret.items())),
             url=cast("str | None", said.get("url")),
             credential=cast("str | None", said.get("credential")),
             header=cast("str | None", said.get("header")),

@@ -6,7 +6,7 @@ what is stored with an operation, how its transport is asked afterwards, and wha
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -17,6 +17,7 @@ from doubtless.core.model import Effect, Json
 from doubtless.engine.contracts.boundary import Way
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import Duration, Period
+from doubtless.transports.mcp_servers import ServerRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class Place:
 
     folder: Path  # absolute: the contract file's own
     files_root: Path  # absolute: `[files] root`, below which file tools write
+    servers: Mapping[str, ServerRules] = field(default_factory=dict)  # `[servers.X]`
+    definite: frozenset[str] = frozenset()  # those whose errors prove that nothing was done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ class BlockTable(Table):
 
     KIND: ClassVar[Kind]
     EFFECTS: ClassVar[frozenset[Effect]]  # with which it can be declared
+    TABLES: ClassVar[frozenset[str]] = frozenset()  # of those for requests, which it may have too
 
     pace: PaceTable | None = None
 
@@ -64,6 +68,10 @@ class BlockTable(Table):
             mode="json", by_alias=True, exclude_none=True, exclude={"pace"}
         )
         return said
+
+    def action_of(self, place: Place, effect: Effect) -> dict[str, Json]:
+        """Return `action`, where it depends on what the tool does to the world."""
+        return self.action(place)
 
     @abstractmethod
     def look(self, horizon_ms: int | None) -> LookupRules | None:

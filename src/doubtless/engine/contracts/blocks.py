@@ -9,6 +9,7 @@ from doubtless.engine.contracts.block_browser import BrowserTable
 from doubtless.engine.contracts.block_file import FileTable
 from doubtless.engine.contracts.block_git import GitPushTable
 from doubtless.engine.contracts.block_mail import MailTable
+from doubtless.engine.contracts.block_mcp import McpTable
 from doubtless.engine.contracts.block_shell import ShellTable
 from doubtless.engine.contracts.block_ssh import SshTable
 
@@ -20,6 +21,7 @@ BLOCKS: Mapping[Kind, type[BlockTable]] = MappingProxyType(
         Kind.MAIL: MailTable,
         Kind.SSH: SshTable,
         Kind.BROWSER: BrowserTable,
+        Kind.MCP: McpTable,
     }
 )
 """By kind; the key in the file is the kind's value."""

@@ -70,7 +70,7 @@ def build(
     built = replace(
         started,
         request=_request(said.request) if said.request else None,
-        action=block.action(place) if block is not None and place is not None else None,
+        action=block.action_of(place, said.effect) if block and place else None,
         response=_response(said, fill) if kind is Kind.HTTP else ResponseRules(),
         key=_key(said, fill) if said.idempotency else None,
         condition=_condition(said),

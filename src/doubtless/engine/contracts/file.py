@@ -12,6 +12,7 @@ from doubtless.engine.contracts.block_browser import BrowserTable
 from doubtless.engine.contracts.block_file import FileTable
 from doubtless.engine.contracts.block_git import GitPushTable
 from doubtless.engine.contracts.block_mail import MailTable
+from doubtless.engine.contracts.block_mcp import McpTable
 from doubtless.engine.contracts.block_shell import ShellTable
 from doubtless.engine.contracts.block_ssh import SshTable
 from doubtless.engine.contracts.table import Table
@@ -34,9 +35,6 @@ from doubtless.engine.contracts.values import (
     Text,
     wrong,
 )
-
-UNAVAILABLE: Final = ("mcp",)
-"""Transports that the file format knows and this release does not carry."""
 
 NO_CORRELATION: Final = "-"
 """What `correlation = false` becomes: a header name that nobody can mean."""
@@ -257,7 +255,7 @@ class ToolTable(Table):
     git_push: GitPushTable | None = None
     mail: MailTable | None = None
     browser: BrowserTable | None = None
-    mcp: JsonValue = None
+    mcp: McpTable | None = None
 
     def blocks(self) -> list[BlockTable]:
         """Return how it is carried out, where it isn't by a request. More than one is an error."""

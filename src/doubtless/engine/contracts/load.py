@@ -10,7 +10,7 @@ the key, what is wrong and the mend.
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,6 +20,12 @@ from doubtless.engine.contracts.build import build
 from doubtless.engine.contracts.defaults import Default
 from doubtless.engine.contracts.draft import Draft, touch_arguments
 from doubtless.engine.contracts.file import FilesTable, SourceTable, ToolTable
+from doubtless.engine.contracts.mcp_tables import (
+    ServerTable,
+    errors_in_server,
+    server_rules,
+    warnings_in_server,
+)
 from doubtless.engine.contracts.problems import Reading, read_table, unknown_keys
 from doubtless.engine.contracts.rules import untold_errors, warnings_in
 from doubtless.engine.contracts.sources import (
@@ -33,6 +39,7 @@ from doubtless.engine.contracts.sources import (
 from doubtless.engine.contracts.table import Table
 from doubtless.engine.contracts.values import near
 from doubtless.errors import ContractError, Problem
+from doubtless.transports.mcp_servers import ServerRules
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _T = TypeVar("_T", bound=Table)
@@ -46,6 +53,8 @@ class Contracts:
     tools: Mapping[str, Contract] = field(default_factory=dict)
     sources: Mapping[str, SourceRules] = field(default_factory=dict)
     webhooks: Mapping[str, WebhookRules] = field(default_factory=dict)  # by source
+    servers: Mapping[str, ServerRules] = field(default_factory=dict)  # upstream MCP servers
+    definite: frozenset[str] = frozenset()  # those whose errors prove that nothing was done
     warnings: tuple[Problem, ...] = ()
     defaults: Mapping[str, tuple[Default, ...]] = field(default_factory=dict)  # by tool
 
@@ -75,8 +84,9 @@ def parse_contracts(text: str, file: str) -> Contracts:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         # The parser's own text ends in "(at line 3, column 7)".
         raise _broken(file, f"this is not TOML: {error}.", "mend it at that place.") from error
-    problems = unknown_keys(data, ["files", "sources", "tools"], file=file, table="")
-    place = _place(data, file, problems)
+    problems = unknown_keys(data, ["files", "servers", "sources", "tools"], file=file, table="")
+    servers = dict(_readings(ServerTable, data, "servers", file=file, problems=problems))
+    place = _place(data, file, servers, problems)
     sources = dict(_readings(SourceTable, data, "sources", file=file, problems=problems))
     tools = dict(_readings(ToolTable, data, "tools", file=file, problems=problems))
     for name, source in sources.items():
@@ -98,7 +108,19 @@ def parse_contracts(text: str, file: str) -> Contracts:
     problems += [problem for draft in drafts for problem in untold_errors(draft, problems)]
     if problems:
         raise ContractError(problems)
-    return _contracts(file, drafts, sources)
+    found = _contracts(file, drafts, sources)
+    told = [
+        each
+        for name, server in servers.items()
+        if server.table is not None
+        for each in warnings_in_server(file, name, server.table)
+    ]
+    return replace(
+        found,
+        servers=place.servers,
+        definite=place.definite,
+        warnings=(*told, *found.warnings),
+    )
 
 
 def _broken(file: str, wrong: str, mend: str) -> ContractError:
@@ -125,13 +147,26 @@ def _readings(
         yield name, reading
 
 
-def _place(data: Mapping[str, object], file: str, problems: list[Problem]) -> Place:
-    """Return where relative paths are meant from."""
+def _place(
+    data: Mapping[str, object],
+    file: str,
+    servers: Mapping[str, Reading[ServerTable]],
+    problems: list[Problem],
+) -> Place:
+    """Return where relative paths are meant from, and the servers that tools may name."""
     folder = Path(file).parent.absolute()
     reading = read_table(FilesTable, data.get("files", {}), file=file, table="files")
     problems.extend(reading.problems)
     root = reading.table.root if reading.table is not None else None
-    return Place(folder=folder, files_root=folder / root if root is not None else folder)
+    said = {name: reading.table for name, reading in servers.items() if reading.table}
+    for name, server in said.items():
+        problems += errors_in_server(file, name, server)
+    return Place(
+        folder=folder,
+        files_root=folder / root if root is not None else folder,
+        servers={name: server_rules(name, server, folder) for name, server in said.items()},
+        definite=frozenset(name for name, server in said.items() if server.is_definite),
+    )
 
 
 def _draft(

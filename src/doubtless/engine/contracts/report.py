@@ -42,9 +42,10 @@ def check_report(contracts: Contracts) -> str:
         lines += _default_lines(contracts.defaults.get(name, ()))
         lines += _warning_lines(_warnings_of(contracts, f"tools.{name}"))
         lines.append("")
-    of_sources = [each for each in contracts.warnings if each.table.startswith("sources.")]
-    if of_sources:
-        lines += ["Sources", *_warning_lines(of_sources), ""]
+    for kind in ("sources", "servers"):
+        told = [each for each in contracts.warnings if each.table.startswith(f"{kind}.")]
+        if told:
+            lines += [kind.capitalize(), *_warning_lines(told), ""]
     return "\n".join([*lines, _summary(contracts)])
 
 

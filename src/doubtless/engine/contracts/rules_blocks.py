@@ -29,7 +29,7 @@ def _answers(draft: Draft) -> Iterator[Problem]:
     """Yield what only an HTTP request has."""
     for block in draft.said.blocks():
         for name in ("response", "idempotency", "condition", "read"):
-            if name in draft.said.model_fields_set:
+            if name in draft.said.model_fields_set - block.TABLES:
                 yield draft.problem(
                     "",
                     name,

@@ -9,7 +9,7 @@ import jsonschema_rs
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import Json
 from doubtless.engine.contracts.draft import Check, Draft
-from doubtless.engine.contracts.file import UNAVAILABLE, LookupTable, RequestTable
+from doubtless.engine.contracts.file import LookupTable, RequestTable
 from doubtless.engine.contracts.snapshot import dump_contract
 from doubtless.engine.contracts.values import near
 from doubtless.engine.templates import names_in, strings_in
@@ -42,14 +42,6 @@ AFTER_THE_ANSWER: Final = frozenset({"operation.provider_operation_id", "operati
 
 def _transport(draft: Draft) -> Iterator[Problem]:
     said = draft.said
-    for name in UNAVAILABLE:
-        if getattr(said, name) is not None:
-            yield draft.problem(
-                "",
-                name,
-                f"tools carried out by {name!r} are not available in this release.",
-                "declare a request (HTTP), or register a Python function with @app.tool.",
-            )
     blocks = [block.KIND.value for block in said.blocks()]
     for extra in blocks[1:] if said.request is None else blocks:
         yield draft.problem(
@@ -58,7 +50,7 @@ def _transport(draft: Draft) -> Iterator[Problem]:
             f"it is carried out by {'request' if said.request else blocks[0]} too.",
             "keep one of them: a tool does one thing.",
         )
-    carried = bool(blocks) or any(getattr(said, name) is not None for name in UNAVAILABLE)
+    carried = bool(blocks)
     if draft.is_http and said.request is None and not carried:
         yield draft.problem(
             "",

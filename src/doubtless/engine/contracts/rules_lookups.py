@@ -37,8 +37,11 @@ def _asked(draft: Draft) -> Iterator[Problem]:
 def _horizon(draft: Draft) -> Iterator[Problem]:
     if draft.contract.effect not in HORIZON_SAID or draft.said.in_flight_horizon is not None:
         return
-    for table, look in draft.lookups():
-        if look.in_flight_horizon is None:
+    horizons = [(table, look.in_flight_horizon) for table, look in draft.lookups()]
+    if draft.said.mcp is not None and draft.said.mcp.lookup is not None:
+        horizons.append(("mcp.lookup", draft.said.mcp.lookup.in_flight_horizon))
+    for table, horizon_ms in horizons:
+        if horizon_ms is None:
             yield draft.problem(
                 table,
                 "in_flight_horizon",

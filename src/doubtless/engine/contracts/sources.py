@@ -66,7 +66,7 @@ def errors_in_source(file: str, name: str, said: SourceTable) -> Iterator[Proble
     def problem(key: str, wrong: str, mend: str, below: str = "") -> Problem:
         return Problem(file=file, table=table + below, key=key, wrong=wrong, mend=mend)
 
-    wrong = _wrong_url(said.base_url, bare=False)
+    wrong = wrong_url(said.base_url, bare=False)
     if wrong:
         yield problem("base_url", wrong, 'write only scheme, host, port and path: "https://…".')
     if said.profile is not None and said.profile not in PROFILES:
@@ -84,7 +84,7 @@ def errors_in_source(file: str, name: str, said: SourceTable) -> Iterator[Proble
             "leave header out.",
             ".auth",
         )
-    if said.proxy is not None and (wrong := _wrong_url(said.proxy, bare=True)):
+    if said.proxy is not None and (wrong := wrong_url(said.proxy, bare=True)):
         yield problem("proxy", wrong, 'write only scheme, host and port: "http://proxy:3128".')
     if said.webhook is not None:
         yield from _errors_in_webhook(file, table, said.webhook)
@@ -109,7 +109,7 @@ def _errors_in_webhook(file: str, source: str, said: WebhookTable) -> Iterator[P
             )
 
 
-def _wrong_url(url: str, *, bare: bool) -> str:
+def wrong_url(url: str, *, bare: bool) -> str:
     """Say what is wrong with a base URL, or nothing. `bare` allows no path."""
     try:
         parts = urlsplit(url)
@@ -135,7 +135,7 @@ def _wrong_url(url: str, *, bare: bool) -> str:
 def warnings_in_source(file: str, name: str, said: SourceTable) -> Iterator[Problem]:
     """Yield what is allowed and should be known."""
     parts = urlsplit(said.base_url)
-    if said.auth and parts.scheme == "http" and not _is_loopback(parts):
+    if said.auth and parts.scheme == "http" and not is_loopback(parts):
         yield Problem(
             file=file,
             table=f"sources.{name}",
@@ -153,7 +153,8 @@ def warnings_in_source(file: str, name: str, said: SourceTable) -> Iterator[Prob
         )
 
 
-def _is_loopback(parts: SplitResult) -> bool:
+def is_loopback(parts: SplitResult) -> bool:
+    """Whether a URL names this host."""
     host = parts.hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
