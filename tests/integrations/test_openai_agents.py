@@ -300,8 +300,8 @@ def mcp_server(till: Till, metas: list[Any]) -> Server[Any]:
             found = till.then()
             said = await found if asyncio.iscoroutine(found) else found
         except ConnectionError as error:
-            content = [TextContent(type="text", text=str(error))]
-            return CallToolResult(content=content, is_error=True)
+            lines = [TextContent(type="text", text=str(error))]
+            return CallToolResult(content=[*lines], is_error=True)
         return CallToolResult(content=[TextContent(type="text", text=said)])
 
     return Server("shop", on_list_tools=listed, on_call_tool=called)
@@ -338,7 +338,8 @@ async def test_an_mcp_server_that_hangs_is_neither_repeated_nor_interrupted(app,
         default = await told_by(server, 5)
     assert (till.charged, default[0][-17:]) == ([5, 5, 5], "Please try again.")
     assert "interrupted" in ended
-    till.charged.clear(), ended.clear()
+    till.charged.clear()
+    ended.clear()
     charge = {"charge": ToolKeys(effect="time_sensitive", valid_for="1h", timeout="100ms")}
     shop = Shop(mcp_server(till, metas), **impatient)
     async with GuardedServer(app, shop, contracts=charge) as guarded_server:
