@@ -69,11 +69,11 @@ class Desk:
             outcome = waited(self.app, lambda: self.app.outcome(name))
         return outcome
 
-    async def call(self, offer: Offer, place: Place, arguments: Mapping[str, Json]) -> Outcome:
+    async def call(self, offer: Offer, place: Place, arguments: Mapping[str, object]) -> Outcome:
         """Carry a tool of the application out."""
         return await self.app.call(
             offer.name,
-            arguments,
+            cast("Mapping[str, Json]", arguments),
             request_id=place.identity(),
             session_id=place.session_id,
             correlation_id=place.correlation_id,
@@ -128,16 +128,17 @@ def own_tools(desk: Desk) -> list[BaseTool]:
     """Return `operation_status` and `list_unresolved`."""
     app = desk.app
 
-    def status(operation_id: str) -> dict[str, Json]:
+    # `Json` can't stand in these signatures: the framework evaluates them where they are.
+    def status(operation_id: str) -> object:
         return waited(app, lambda: guarding.status(app, operation_id))
 
-    async def astatus(operation_id: str) -> dict[str, Json]:
+    async def astatus(operation_id: str) -> object:
         return await crossed(app, lambda: guarding.status(app, operation_id))
 
-    def unresolved(config: RunnableConfig) -> list[dict[str, Json]]:
+    def unresolved(config: RunnableConfig) -> object:
         return waited(app, lambda: guarding.unresolved(app, desk.session(config)))
 
-    async def aunresolved(config: RunnableConfig) -> list[dict[str, Json]]:
+    async def aunresolved(config: RunnableConfig) -> object:
         return await crossed(app, lambda: guarding.unresolved(app, desk.session(config)))
 
     return [
@@ -192,7 +193,7 @@ def _tool(desk: Desk, offer: Offer) -> BaseTool:
     def place(runtime: Runtime) -> Place:
         return place_of(offer.name, runtime, runtime.state, desk.scope)
 
-    def carry(*, doubtless_runtime: Runtime, **arguments: Json) -> ToolMessage:
+    def carry(*, doubtless_runtime: Runtime, **arguments: object) -> ToolMessage:
         where = place(doubtless_runtime)
         try:
             outcome = waited(desk.app, lambda: desk.call(offer, where, arguments))
@@ -200,7 +201,7 @@ def _tool(desk: Desk, offer: Offer) -> BaseTool:
             return where.refused(error)
         return _said(desk.settled(outcome), where)
 
-    async def acarry(*, doubtless_runtime: Runtime, **arguments: Json) -> ToolMessage:
+    async def acarry(*, doubtless_runtime: Runtime, **arguments: object) -> ToolMessage:
         where = place(doubtless_runtime)
         try:
             outcome = await crossed(desk.app, lambda: desk.call(offer, where, arguments))
