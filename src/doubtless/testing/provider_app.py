@@ -89,6 +89,10 @@ class Application:
 
     async def run(self, request: Request, plan: Plan = PLAIN) -> Answer:
         """Execute `request` and return what the application answers. Never raises for its input."""
+        if request.head.method == "GET":
+            told = self._keys.looked_up(request.head.path, self.config.settings)
+            if told is not None:
+                return told
         parts = [unquote(part) for part in request.head.path.split("/")[1:]]
         if len(parts) not in (2, 3) or parts[0] != "v1" or not all(parts):
             return refusal(404, "no_such_route")
