@@ -15,6 +15,7 @@ from doubtless.cli_doctor import doctor
 from doubtless.cli_events import events
 from doubtless.cli_exhibit import exhibit, write_exhibits
 from doubtless.cli_explain import explain_contracts
+from doubtless.cli_mcp import mcp
 from doubtless.cli_migrate import migrate
 from doubtless.cli_retention import retention
 from doubtless.cli_serve import serve, worker
@@ -365,7 +366,7 @@ def demo(*, as_json: bool) -> int:
     return run(as_json=as_json)
 
 
-for command in (approve, deny, doctor, events, migrate, retention, serve, worker, token):
+for command in (approve, deny, doctor, events, mcp, migrate, retention, serve, worker, token):
     cli.add_command(command)
 
 
