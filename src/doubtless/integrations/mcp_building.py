@@ -118,7 +118,8 @@ def _commanded(
     for name, (rules, definite) in found.items():
         if rules.command == settings.command:
             return {name: (rules, definite or settings.errors_definitive)}
-    rules = ServerRules(name=COMMAND, command=settings.command, cwd=settings.folder)
+    # A client puts into its environment what the server needs, as it did without us.
+    rules = ServerRules(name=COMMAND, command=settings.command, cwd=settings.folder, inherits=True)
     return {COMMAND: (rules, settings.errors_definitive)}
 
 

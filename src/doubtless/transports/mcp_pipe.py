@@ -35,6 +35,7 @@ CHUNK: Final = 65_536
 END_S: Final = 2.0  # to end by itself once its input is closed; then it is asked, then killed
 POLL_S: Final = 0.01
 
+OWN: Final = "DOUBTLESS_SECRET_"
 CALL: Final = "tools/call"
 CANCELLED: Final = "notifications/cancelled"
 
@@ -131,6 +132,13 @@ class PipeWriter:
         self.close()
 
 
+def _inherited(server: ServerRules) -> dict[str, str]:
+    """Return what a server gets of our own environment. Never a secret that is ours by name."""
+    if not server.inherits:
+        return get_default_environment()
+    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
+
+
 @asynccontextmanager
 async def piped(
     server: ServerRules, secrets: Mapping[str, str], closed: Callable[[], None]
@@ -155,7 +163,7 @@ async def piped(
             stdout=subprocess.PIPE,
             stderr=None,
             cwd=server.cwd,
-            env={**get_default_environment(), **dict(server.env), **secrets},
+            env={**_inherited(server), **dict(server.env), **secrets},
             start_new_session=True,
         )
     except BaseException:

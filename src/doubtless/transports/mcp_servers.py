@@ -33,6 +33,7 @@ class ServerRules:
     cwd: str | None = None
     env: tuple[tuple[str, str], ...] = ()  # beside PATH, HOME and the like
     env_credentials: tuple[tuple[str, str], ...] = ()  # variable → name of a credential
+    inherits: bool = False  # all that stands in the environment of the process that starts it
     url: str | None = None
     credential: str | None = None  # of the endpoint
     header: str | None = None  # that carries it as it is; None: "Authorization: Bearer …"
@@ -51,8 +52,9 @@ class ServerRules:
         for key in ("cwd", "url", "credential", "header", "tls_ca"):
             if (text := getattr(self, key)) is not None:
                 found[key] = text
-        if self.private:
-            found["private"] = True
+        for key in ("inherits", "private"):
+            if getattr(self, key):
+                found[key] = True
         if self.timeout_ms != START_MS:
             found["timeout_ms"] = self.timeout_ms
         return found
@@ -70,6 +72,7 @@ class ServerRules:
             cwd=cast("str | None", said.get("cwd")),
             env=tuple(sorted((name, str(env[name])) for name in env if name not in secret)),
             env_credentials=tuple(sorted(secret.items())),
+            inherits=said.get("inherits") is True,
             url=cast("str | None", said.get("url")),
             credential=cast("str | None", said.get("credential")),
             header=cast("str | None", said.get("header")),
