@@ -510,6 +510,10 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "GUARD-7": "A tool has one contract for all who declare it, and the stricter of two claims.",
     "GUARD-8": "What is over is let go from memory; what is open is asked of the ledger.",
     "GUARD-9": "Two calls have one identity only if all that makes them up is the same.",
+    # Models that don't give in after an unknown.
+    "STUBBORN-1": "Where a contract names the object, no repeat and no variant of it acts again.",
+    "STUBBORN-2": "Without an object a variant passes, and the check of contracts says so.",
+    "STUBBORN-3": "What ended behind a model's back is told to it before it can act again.",
     # What is given to models.
     "TELLING-1": "A model is told no more than is known, and never invited to repeat in doubt.",
     "TELLING-2": "A refusal leads a model to what stands in the way, and to no other call.",

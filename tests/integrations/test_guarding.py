@@ -496,7 +496,8 @@ async def test_the_newest_schema_counts_and_no_other_contract_does(app, far):
     with pytest.raises(BadArguments):
         await guard.call("send", {"a": 1}, far.at_once)
     assert app.registry.tool("send").contract.description == "New."
-    for other in (None, ToolKeys(effect=Effect.READ), {**WRITE, "timeout": "5s"}):
+    longer: ToolKeys = {**WRITE, "timeout": "5s"}
+    for other in (None, ToolKeys(effect=Effect.READ), longer):
         with pytest.raises(SettingsError, match="another contract"):
             guard.declare("send", schema=text, keys=other)
     assert app.registry.tool("send").contract.effect is Effect.WRITE

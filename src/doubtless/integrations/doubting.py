@@ -126,7 +126,8 @@ def _keys(
     session = session_id or ""
     try:
         same = ("call", session, identity.canonical([tool, dict(arguments)]).decode())
-        key = found and identity.business_key(arguments, found.contract.business_key)
+        names = found.contract.business_key if found is not None else ()
+        key = identity.business_key(arguments, names)
     except identity.NotCanonical:
         return None, None  # it will be refused
     if found is None or key is None:
