@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 import rfc8785
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, ErrorData, TextContent
 
 from doubtless.core.model import Cause, Json, Seen, Stage
 from doubtless.errors import GateClosed
@@ -37,7 +37,11 @@ from doubtless.transports.mcp_upstream import Called, Upstreams
 RESULT: Final = "mcp-result.json"
 """The exhibit that holds a whole CallToolResult as the server gave it, errors too."""
 
+ANSWER: Final = "answer"
+"""`errors` of what has no effect: any error of the server is its answer."""
+
 DEFINITIVE: Final = "definitive"
+"""`errors` of what has one, where it is declared that `isError` means that nothing was done."""
 
 
 class McpTransport:
@@ -67,7 +71,7 @@ class McpTransport:
             )
         except GateClosed as error:
             return Reply(stage=Stage.GATE, proof=Seen.NOT_SENT, detail=str(error))
-        return _reply(found, definitive=members.get("errors") == DEFINITIVE)
+        return _reply(found, members.get("errors"))
 
     async def look(self, errand: Errand, *, limit_s: float) -> Sighting:
         """Ask another tool of the server; see `ActionTransport.look`."""
@@ -116,12 +120,13 @@ def _meta(errand: Errand) -> dict[str, Json]:
     return {**_object(members, "meta"), **ours}
 
 
-def _reply(found: Called, *, definitive: bool) -> Reply:
-    if found.result is None:
+def _reply(found: Called, errors: Json) -> Reply:
+    result = found.result or _told(found.error)
+    if result is None:
         return Reply(stage=found.stage, proof=found.proof, cause=found.cause, detail=found.detail)
-    exhibits = {RESULT: whole(found.result)}
-    if not found.result.is_error:
-        body, note = _result(found.result)
+    exhibits = {RESULT: whole(result)}
+    if not result.is_error:
+        body, note = _result(result)
         return Reply(
             stage=Stage.READ,
             proof=Seen.SUCCEEDED,
@@ -130,11 +135,18 @@ def _reply(found: Called, *, definitive: bool) -> Reply:
             complete=True,
             exhibits=exhibits,
         )
-    if definitive:
-        told = "the tool answered with an error, which is declared to mean that nothing was done"
+    told = found.detail or "the tool answered with an error"
+    if errors == ANSWER or (errors == DEFINITIVE and found.error is None):
         return Reply(stage=Stage.READ, proof=Seen.REJECTED, detail=told, exhibits=exhibits)
-    told = "the tool answered with an error, which proves nothing: it may have acted before"
+    told = f"{told}, which proves nothing: it may have acted before"
     return Reply(stage=Stage.READ, cause=Cause.TOOL_ERROR, detail=told, exhibits=exhibits)
+
+
+def _told(error: ErrorData | None) -> CallToolResult | None:
+    """Return an error of the protocol as a tool would have told it."""
+    if error is None:
+        return None
+    return CallToolResult(content=[TextContent(type="text", text=error.message)], is_error=True)
 
 
 def whole(result: CallToolResult) -> bytes:

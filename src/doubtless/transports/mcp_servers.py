@@ -39,6 +39,7 @@ class ServerRules:
     header: str | None = None  # that carries it as it is; None: "Authorization: Bearer …"
     private: bool = False  # the URL's host name may stand for a private or loopback address
     tls_ca: str | None = None
+    handshake: bool = False  # one of before 2026, which never answers a question it doesn't know
     timeout_ms: int = START_MS  # to start or connect, shake hands and list the tools
 
     def to_json(self) -> dict[str, Json]:
@@ -78,6 +79,7 @@ class ServerRules:
             header=cast("str | None", said.get("header")),
             private=said.get("private") is True,
             tls_ca=cast("str | None", said.get("tls_ca")),
+            handshake=said.get("handshake") is True,
             timeout_ms=cast("int", said.get("timeout_ms", START_MS)),
         )
 

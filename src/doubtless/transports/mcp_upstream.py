@@ -7,7 +7,7 @@ started or connected to again for the next call, never for the one in flight.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import mcp_types as types
@@ -46,6 +46,7 @@ class Called:
 
     stage: Stage
     result: CallToolResult | None = None
+    error: types.ErrorData | None = None  # the server's own answer, where it is one of JSON-RPC
     proof: Seen | None = None
     cause: Cause | None = None
     detail: str = ""
@@ -69,7 +70,7 @@ class Connection:
         self._carrier = Carrier(server, secret, boot_s) if server.url is not None else None
         self._users = 0
         self._leave = asyncio.Event()
-        self._why = ""
+        self._why = "the connection is closed"
         self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.is_retired = False
@@ -104,6 +105,8 @@ class Connection:
         if self._carrier is not None:
             self._carrier.leaves_calls = self._users > 0
         self._leave.set()
+        if not self._ready.done():
+            self.task.cancel()
         await asyncio.wait([self.task])
 
     async def _run(self) -> None:
@@ -113,7 +116,7 @@ class Connection:
                 _Session(read, write, client_info=CLIENT) as session,
             ):
                 async with asyncio.timeout(self._server.timeout_ms / 1000):
-                    await _agree(session)
+                    await (session.initialize() if self._server.handshake else _agree(session))
                     if self._carrier is not None:
                         await _list(session)  # a modern call repeats arguments in its headers
                 self._ready.set_result(session)
@@ -237,6 +240,8 @@ class Upstreams:
         found = [*self._connections.values(), *self._old]
         self._connections.clear()
         await asyncio.gather(*(each.aclose() for each in found))
+        for task in self._calls:
+            task.cancel()
         if self._calls:
             await asyncio.wait(self._calls)
 
@@ -313,8 +318,8 @@ class _Work:
         ticket = self.ticket
         if ticket.was_answered():
             ticket.watch.stage = Stage.READ
-            told = f"the server answered with an error ({error.error.code})"
-            return self._unknown(Cause.TOOL_ERROR, told)
+            told = f"the server answered with an error of the protocol ({error.error.code})"
+            return replace(self._unknown(Cause.TOOL_ERROR, told), error=error.error)
         self.connection.retire()
         if ticket.status is None:
             why = ticket.broken or "the server is gone"

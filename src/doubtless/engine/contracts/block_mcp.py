@@ -26,6 +26,7 @@ from doubtless.transports.mcp_servers import ServerRules
 
 HORIZON_MS: Final = 120_000
 DEFINITIVE: Final = "definitive"
+ANSWER: Final = "answer"  # of what has no effect
 OURS: Final = "doubtless.dev/"
 
 _RESERVED: Final = re.compile(r"(?:[^/]*\.)?(?:modelcontextprotocol|mcp)(?:\.[^/]*)?/.*")
@@ -95,7 +96,7 @@ class McpTable(BlockTable):
     def action_of(self, place: Place, effect: Effect) -> dict[str, Json]:
         """Return `action`. The error of a read is its answer, whatever is declared."""
         said = self.action(place)
-        return {**said, "errors": DEFINITIVE} if effect in NO_EFFECT else said
+        return {**said, "errors": ANSWER} if effect in NO_EFFECT else said
 
     def look(self, horizon_ms: int | None) -> LookupRules | None:
         """Return how the other tool is asked; None where none is declared."""
@@ -182,7 +183,7 @@ class McpTable(BlockTable):
         """Return its way: the server, the call, the tool, the result."""
         look = _members(members, "lookup")
         found, absent = _spoken(look)
-        definite = members.get("errors") == DEFINITIVE
+        definite = members.get("errors") is not None
         error = "isError, as declared: refused, not done." if definite else "isError: nothing."
         return Way(
             tie=_tie(members),

@@ -35,6 +35,7 @@ class ServerTable(Table):
     header: HeaderName | None = None  # that carries it as it is; default: Authorization: Bearer
     private: bool = False
     ca: Text | None = None
+    handshake: bool = False  # it is one of before 2026, and hangs at what it doesn't know
     timeout: Period | None = None  # to start or connect, and to agree on the protocol
     errors: Literal["definitive", "unknown"] | None = None  # of all its tools
 
@@ -61,6 +62,7 @@ def server_rules(name: str, said: ServerTable, folder: Path) -> ServerRules:
         header=said.header,
         private=said.private,
         tls_ca=str(folder / said.ca) if said.ca is not None else None,
+        handshake=said.handshake,
         timeout_ms=said.timeout or START_MS,
     )
 
