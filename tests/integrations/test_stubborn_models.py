@@ -6,13 +6,11 @@ What counts is the far side's own count. Beside each stands the same model witho
 import re
 from dataclasses import replace
 
-import anyio
 import pytest
 from tests.cli.shell import Shell
 from tests.integrations import stubborn
 from tests.integrations.stubborn import FIRST, SCRIPTS, FarSide, Said
 
-from doubtless.engine.contracts import ToolKeys
 from doubtless.integrations.guarding import Guard
 from doubtless.testing.provider import ProviderProcess
 
@@ -198,19 +196,19 @@ async def test_what_was_settled_meanwhile_is_told_before_anything_is_sent_again(
 
 
 @pytest.mark.proves("STUBBORN-3")
-async def test_what_provably_was_not_done_may_be_called_again(tmp_path):
-    far = FarSide()
-    async with stubborn.opened(tmp_path) as app:
-        guard = Guard(app)
-        soon: ToolKeys = {**stubborn.BARRED, "timeout": "50ms", "in_flight_horizon": "1ms"}
-        tools = stubborn.guarded(guard, far, soon)
+async def test_what_provably_was_not_done_may_be_called_again(provider, tmp_path):
+    first_alone = {"action": "drop_before_commit"}
+    provider.configure([{"match": {"method": "POST"}, "then": first_alone, "times": 1}])
+    text = contract(provider.url, looked_up=True).replace('"2s"', '"300ms"')
+    (tmp_path / "contracts.toml").write_text(text)
+    async with stubborn.opened(tmp_path, contracts=tmp_path / "contracts.toml") as app:
+        tools = stubborn.offered(app)
         first = await tools["refund"](FIRST.arguments, "agent")
+        assert first.startswith("[unknown")
         named = stubborn.named_in(first)
-        await app.resolve(named, "not_done", operator="ann", note="It is not there.")
-        with anyio.fail_after(20):  # until nothing of it can arrive any more
-            while not (await app.outcome(named)).retry_allowed:
-                await anyio.sleep(0.01)
+        assert (await app.wait(named, timeout=20)).status == "failed_safe_to_retry"
+        asked = await tools["operation_status"]({"operation_id": named}, "agent")
+        assert "it may be called again" in asked
         again = await tools["refund"](FIRST.arguments, "agent")
-        assert again.startswith("[unknown")
-        assert stubborn.named_in(again) != named
-    assert len(far.effects) == 2
+        assert again.startswith("[succeeded]")
+    assert len(provider.effects()) == 1
