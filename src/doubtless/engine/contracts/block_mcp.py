@@ -227,11 +227,10 @@ def _lookup(look: FindTable) -> dict[str, Json]:
     said: dict[str, Json] = look.model_dump(
         mode="json", exclude_none=True, exclude={"lag", "in_flight_horizon"}
     )
-    # Expressions are no templates: their braces are JMESPath's.
-    expressions = {
-        name: escaped(said[name]) for name in ("items", "complete", "id") if name in said
-    }
-    return {**said, **expressions}
+    for name in ("items", "complete", "id"):
+        if name in said:
+            said[name] = escaped(said[name])  # expressions, whose braces are JMESPath's
+    return said
 
 
 def _wrong_lookup(look: FindTable, contract: Contract) -> Iterator[Wrong]:
