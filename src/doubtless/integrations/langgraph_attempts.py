@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, cast
 
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.errors import GraphBubbleUp
@@ -79,7 +80,11 @@ class Held:
             return message(outcome, name=place.name, call_id=place.call_id, words=self.words)
         if self.fresh is not None:
             return cast("Answer", self.fresh)
-        return rebuilt(outcome, name=place.name, call_id=place.call_id)
+        found = rebuilt(outcome, name=place.name, call_id=place.call_id)
+        if place.is_of_another(outcome):
+            words = str(found.content) if isinstance(found, ToolMessage) else ""
+            return message(outcome, name=place.name, call_id=place.call_id, words=words)
+        return found
 
 
 class Attempt:

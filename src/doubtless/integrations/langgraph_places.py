@@ -8,6 +8,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.prebuilt import ToolRuntime
 
+from doubtless.core.outcome import Outcome
 from doubtless.errors import BadRequest
 from doubtless.integrations.guarding import call_identity
 from doubtless.integrations.langgraph_messages import not_done
@@ -30,6 +31,10 @@ class Place:
             return None
         rounds = () if number == 1 else (str(number),)
         return call_identity(FRAMEWORK, *self.parts, *rounds)
+
+    def is_of_another(self, outcome: Outcome) -> bool:
+        """Whether it was done before this call, by another that its model was in doubt about."""
+        return outcome.already_done and outcome.operation_id != self.identity()
 
     @property
     def correlation_id(self) -> str | None:

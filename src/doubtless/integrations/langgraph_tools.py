@@ -16,7 +16,7 @@ from doubtless.core.outcome import Outcome
 from doubtless.engine.app import Doubtless
 from doubtless.engine.blocking import BlockingDoubtless
 from doubtless.errors import BadRequest
-from doubtless.integrations import guarding, telling
+from doubtless.integrations import doubting, guarding, telling
 from doubtless.integrations.carrying import is_open
 from doubtless.integrations.crossing import App, application, crossed, waited
 from doubtless.integrations.guarding import Offer
@@ -58,7 +58,7 @@ class Desk:
         name = outcome.operation_id
         while self._waits and is_open(outcome):
             interrupt(_shown(outcome))
-            outcome = await crossed(self.app, lambda: self.app.outcome(name))
+            outcome = await crossed(self.app, lambda: self._look(name))
         return outcome
 
     def settled(self, outcome: Outcome) -> Outcome:
@@ -66,12 +66,18 @@ class Desk:
         name = outcome.operation_id
         while self._waits and is_open(outcome):
             interrupt(_shown(outcome))
-            outcome = waited(self.app, lambda: self.app.outcome(name))
+            outcome = waited(self.app, lambda: self._look(name))
+        return outcome
+
+    async def _look(self, operation_id: str) -> Outcome:
+        outcome = await self.app.outcome(operation_id)
+        doubting.told(self.app, outcome)
         return outcome
 
     async def call(self, offer: Offer, place: Place, arguments: Mapping[str, object]) -> Outcome:
         """Carry a tool of the application out."""
-        return await self.app.call(
+        return await doubting.ask(
+            self.app,
             offer.name,
             cast("Mapping[str, Json]", arguments),
             request_id=place.identity(),
@@ -222,8 +228,11 @@ def _said(outcome: Outcome, place: Place) -> ToolMessage:
     if outcome.outcome != "success":
         return message(outcome, name=place.name, call_id=place.call_id)
     result = outcome.result
+    words = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    if place.is_of_another(outcome):
+        return message(outcome, name=place.name, call_id=place.call_id, words=words)
     return ToolMessage(
-        content=result if isinstance(result, str) else json.dumps(result, ensure_ascii=False),
+        content=words,
         artifact=outcome.to_json(),
         name=place.name,
         tool_call_id=place.call_id,

@@ -181,4 +181,4 @@ class _Durable(WrapperToolset[AgentDepsT]):
             )
         except BadRequest as error:
             raise not_done(error) from error
-        return held.answer(outcome)
+        return held.answer(outcome, place)

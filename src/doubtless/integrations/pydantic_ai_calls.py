@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypedDict, TypeVar, cast
 
 from pydantic_ai import (
@@ -14,7 +14,7 @@ from pydantic_ai import (
     ToolReturn,
 )
 from pydantic_ai.messages import ModelResponse, ToolCallPart
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from doubtless.core import identity
 from doubtless.core.model import Json
@@ -67,6 +67,10 @@ class Place:
             session_id=session_id,
             correlation_id=call_id,
         )
+
+    def is_of_another(self, outcome: Outcome) -> bool:
+        """Whether it was done before this call, by another that its model was in doubt about."""
+        return outcome.already_done and outcome.operation_id != self.call_id
 
     def ids(self) -> Ids:
         """Return them as arguments."""
@@ -155,7 +159,7 @@ class Held:
             }
         }
 
-    def answer(self, outcome: Outcome) -> object:
+    def answer(self, outcome: Outcome, place: Place) -> object:
         """Return the tool's answer, or what is known of it.
 
         Raises:
@@ -169,7 +173,12 @@ class Held:
             raise ToolFailed(f"{told}\n{self._words}" if self._words else told)
         if outcome.outcome != "success":
             return ToolReturn(return_value=telling.told(outcome), metadata=marked(outcome))
-        return self._fresh[0] if self._fresh is not None else rebuilt(outcome)
+        if self._fresh is not None:
+            return self._fresh[0]
+        found = rebuilt(outcome)
+        if place.is_of_another(outcome):
+            return replace(found, return_value=done_before(outcome, found.return_value))
+        return found
 
 
 def _is_broken(error: BaseException) -> bool:
@@ -217,7 +226,13 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def rebuilt(outcome: Outcome) -> object:
+def done_before(outcome: Outcome, result: object = None) -> str:
+    """Say that it had been done already, and with which result."""
+    found = outcome.result if result is None else result
+    return f"{telling.told(outcome)}\n{to_json(found, fallback=str).decode()}"
+
+
+def rebuilt(outcome: Outcome) -> "ToolReturn[object]":
     """Return the result that a succeeded operation had, as far as it was kept.
 
     Raises:

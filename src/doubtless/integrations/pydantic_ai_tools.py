@@ -11,10 +11,10 @@ from doubtless.core.model import Json
 from doubtless.engine.app import Doubtless
 from doubtless.engine.blocking import BlockingDoubtless
 from doubtless.errors import BadRequest
-from doubtless.integrations import guarding, telling
+from doubtless.integrations import doubting, guarding, telling
 from doubtless.integrations.crossing import crossed, waited
 from doubtless.integrations.guarding import Offer
-from doubtless.integrations.pydantic_ai_calls import Held, Place, marked, not_done
+from doubtless.integrations.pydantic_ai_calls import Held, Place, done_before, marked, not_done
 
 MARK: Final = "doubtless"
 """In a tool's metadata: it is one of ours, which is not carried out a second time."""
@@ -94,7 +94,8 @@ def _tool(app: Doubtless, offer: Offer, session_of: "SessionOf[AgentDepsT]") -> 
         try:
             outcome = await crossed(
                 app,
-                lambda: app.call(
+                lambda: doubting.ask(
+                    app,
                     offer.name,
                     arguments,
                     request_id=place.call_id,
@@ -104,9 +105,10 @@ def _tool(app: Doubtless, offer: Offer, session_of: "SessionOf[AgentDepsT]") -> 
             )
         except BadRequest as error:
             raise not_done(error) from error
-        if outcome.outcome == "success":
-            return ToolReturn(return_value=outcome.result, metadata=marked(outcome))
-        return Held(False).answer(outcome)
+        if outcome.outcome != "success":
+            return Held(False).answer(outcome, place)
+        result = done_before(outcome) if place.is_of_another(outcome) else outcome.result
+        return ToolReturn(return_value=result, metadata=marked(outcome))
 
     return _made(carry, offer.name, offer.description, dict(offer.schema))
 
