@@ -1,0 +1,379 @@
+"""Tools of a fastmcp server as durable operations: `mcp.add_middleware(Guarded(app))`.
+
+fastmcp interrupts a tool when its client gives up, when its own time-out is over, and tells what
+escapes from it as an error; its retry middleware repeats it. Each call is an operation here: what
+is not known of it is told as such, and nothing around the tool makes it act twice.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, cast
+from weakref import WeakSet
+
+from fastmcp import FastMCP
+from fastmcp.exceptions import ToolError, ValidationError
+from fastmcp.server.dependencies import get_access_token, get_context
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.providers.fastmcp_provider import FastMCPProviderTool
+from fastmcp.server.transforms import GetToolNext, Transform
+from fastmcp.tools import Tool
+from fastmcp.tools.base import InputRequiredToolResult, ToolResult
+from fastmcp.tools.tool_transform import TransformedTool
+from fastmcp.utilities.versions import VersionSpec
+from mcp.server.auth.provider import principal_components
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import PrivateAttr
+
+from doubtless.core.effects import NO_EFFECT
+from doubtless.core.model import Effect, Json
+from doubtless.core.outcome import Outcome
+from doubtless.engine.app import Doubtless
+from doubtless.engine.contracts import ToolKeys
+from doubtless.engine.tools import Call
+from doubtless.errors import BadRequest, DoubtlessError, LedgerUnavailable, Rejected
+from doubtless.integrations import guarding, telling
+from doubtless.integrations.guarding import Guard, call_identity
+from doubtless.transports.mcp_servers import CORRELATION_ID, OPERATION_ID
+
+NOTHING_DONE: Final = (BadRequest, LedgerUnavailable)
+_FRAMEWORK: Final = ("fastmcp.", "anyio", "asyncio.", "pydantic")
+
+
+class ToolFailed(DoubtlessError):
+    """A tool answered with an error, which proves nothing about its effect."""
+
+
+class ActedAlready(DoubtlessError):
+    """Something within a mounted server repeats a call, of which the first may have acted."""
+
+
+@dataclass(slots=True, eq=False)
+class _Permit:
+    """The one execution that an attempt has of a tool that was mounted from another server."""
+
+    server: object
+    tool: str
+    within: "_Permit | None" = None  # of the server that this one is mounted on
+    is_used: bool = False
+    is_repeated: bool = False
+
+    def take(self) -> None:
+        """Use it, once.
+
+        Raises:
+            ActedAlready: It was used before.
+        """
+        if self.is_used:
+            above: _Permit | None = self
+            while above is not None:
+                above.is_repeated, above = True, above.within
+            raise ActedAlready(f"{self.tool} has been executed, and may have acted")
+        self.is_used = True
+
+
+_permits: ContextVar[tuple[_Permit, ...]] = ContextVar("permits", default=())
+
+
+class Guarded(Middleware, Transform):
+    """Middleware that carries out each tool of a server as an operation, at most once.
+
+    Wherever it stands among other middleware, the operation is around the tool alone: what checks,
+    caches or retries calls is around the operation. The tool's own `timeout` becomes that of an
+    attempt, and nothing interrupts it then: its late answer counts.
+
+    The server gets the tools `operation_status` and `list_unresolved` besides.
+
+    Args:
+        app: The application, opened by the server's lifespan; or a guard of it.
+        scope: The session of all calls. By default that of whoever is authenticated, else one for
+            all of them. Never the MCP session, which may be another for each request.
+        contracts: By tool. One that has none is a read if its annotation says so, else its unknown
+            goes straight to a person.
+        definitive: Of which tools an error that they raise or return proves that nothing was done;
+            True: of all.
+    """
+
+    def __init__(
+        self,
+        app: Doubtless | Guard,
+        *,
+        scope: str | None = None,
+        contracts: Mapping[str, ToolKeys] | None = None,
+        definitive: bool | Collection[str] = (),
+    ) -> None:
+        self._guard = app if isinstance(app, Guard) else Guard(app)
+        self._scope, self._contracts = scope, dict(contracts or {})
+        self._definitive = definitive
+        self._servers: WeakSet[FastMCP[Any]] = WeakSet()
+        self._reading = _reading(self, self._guard.app)
+
+    # --- where it stands -------------------------------------------------------------------------
+
+    async def on_message(
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]
+    ) -> object:
+        """Take its place around the server's tools, with the first message that comes."""
+        if context.fastmcp_context is not None:
+            server = context.fastmcp_context.fastmcp
+            if server not in self._servers:
+                self._servers.add(server)
+                server.add_transform(self)
+        return await call_next(context)
+
+    async def list_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """Describe the tools with what their callers must know."""
+        return [*(self._around(tool) for tool in tools), *self._reading]
+
+    async def get_tool(
+        self, name: str, call_next: GetToolNext, *, version: VersionSpec | None = None
+    ) -> Tool | None:
+        """Return a tool whose calls are operations."""
+        for tool in self._reading:
+            if tool.name == name:
+                return tool
+        found = await call_next(name, version=version)
+        return None if found is None else self._around(found)
+
+    def _around(self, tool: Tool) -> Tool:
+        if isinstance(tool, _Operation):
+            return tool
+        claimed = bool(tool.annotations and tool.annotations.read_only_hint)
+        effect = self._guard.declare(
+            tool.name,
+            schema=cast("dict[str, Json]", tool.parameters),
+            description=tool.description or "",
+            is_read=claimed,
+            keys=self._keys(tool, is_read=claimed),
+        )
+        return _Operation.around(self, tool, effect)
+
+    def _keys(self, tool: Tool, *, is_read: bool) -> ToolKeys | None:
+        said = self._contracts.get(tool.name)
+        if tool.timeout is None or (said is not None and "timeout" in said):
+            return said
+        usual = guarding.UNDECLARED_READ if is_read else guarding.UNDECLARED
+        keys = ToolKeys(**(said or usual))
+        keys["timeout"] = f"{max(1, round(tool.timeout * 1000))}ms"
+        return keys
+
+    # --- one call --------------------------------------------------------------------------------
+
+    async def carry_out(
+        self, tool: Tool, effect: Effect, arguments: Mapping[str, Json]
+    ) -> ToolResult:
+        """Carry out one call at most once; what is not known of it is told as such."""
+        came: list[ToolResult] = []
+
+        async def perform(_: Call) -> Json:
+            found = await self._performed(tool, effect, arguments)
+            came.append(found)
+            if isinstance(found, InputRequiredToolResult):
+                raise Rejected("it asks its caller for more before it acts")
+            return cast("Json", _wire(found).model_dump(mode="json", by_alias=True))
+
+        session, meta = self.session(), _meta()
+        given = meta.get(OPERATION_ID)
+        parts = (session or "", tool.name, str(given))
+        try:
+            outcome = await self._guard.call(
+                tool.name,
+                arguments,
+                perform,
+                call_id=call_identity("mcp", *parts) if given else None,
+                session_id=session,
+                correlation_id=str(meta.get(CORRELATION_ID) or "") or None,
+            )
+        except NOTHING_DONE as error:
+            return _text(telling.not_done(str(error)))
+        return _answer(outcome, came)
+
+    async def _performed(
+        self, tool: Tool, effect: Effect, arguments: Mapping[str, Json]
+    ) -> ToolResult:
+        """Execute the tool itself, without its own time-out: nothing is gained by interrupting."""
+        bare = tool.model_copy(update={"timeout": None})
+        permit = _once(tool)
+        try:
+            found = await bare._run(dict(arguments))  # noqa: SLF001 - as the server does
+        except Exception as error:
+            self._tell_proof(tool.name, error, permit)
+            raise
+        if found.is_error and effect not in NO_EFFECT:
+            raise (Rejected if self._proves(tool.name) else ToolFailed)(_words(found))
+        return found
+
+    def _tell_proof(self, tool: str, error: Exception, permit: _Permit | None) -> None:
+        """Raise what an exception proves, if it proves that nothing was done."""
+        if permit is not None and permit.is_repeated:
+            return  # it is about the repeat, and the first execution may have acted
+        if isinstance(error, ValidationError) and _is_of_framework(error.__traceback__):
+            raise Rejected(f"the arguments were refused: {error}") from error
+        if isinstance(error, ToolError) and self._proves(tool):
+            raise Rejected(str(error)) from error
+
+    def _proves(self, tool: str) -> bool:
+        return self._definitive is True or tool in (self._definitive or ())
+
+    def session(self) -> str | None:
+        """Return the session of the call that is being made."""
+        if self._scope or self._guard.scope:
+            return self._scope or self._guard.scope
+        token = get_access_token()
+        return (
+            None if token is None else ":".join(each or "" for each in principal_components(token))
+        )
+
+
+class _Operation(Tool):
+    """A tool each of whose calls is an operation."""
+
+    _guarded: Guarded = PrivateAttr()
+    _inner: Tool = PrivateAttr()
+    _effect: Effect = PrivateAttr()
+
+    @classmethod
+    def around(cls, guarded: Guarded, inner: Tool, effect: Effect) -> "_Operation":
+        """Return it, described as callers must know. No task can be made of it: it would go by."""
+        fields = {name: getattr(inner, name) for name in Tool.model_fields if name != "task_config"}
+        fields["description"] = telling.described(inner.description or "", effect)
+        made = cls(**fields)
+        made._guarded, made._inner, made._effect = guarded, inner, effect
+        return made
+
+    async def _run(self, arguments: dict[str, Any]) -> ToolResult:
+        return await self._guarded.carry_out(self._inner, self._effect, arguments)
+
+    async def run(self, arguments: dict[str, Any]) -> ToolResult:
+        """Carry it out."""
+        return await self._run(arguments)
+
+
+# --- tools of mounted servers, whose own middleware is within the operation ----------------------
+
+
+class _Once(Transform):
+    """Lets a tool of a mounted server run once for each permit."""
+
+    def __init__(self, server: FastMCP[Any]) -> None:
+        self._server = server
+
+    async def get_tool(
+        self, name: str, call_next: GetToolNext, *, version: VersionSpec | None = None
+    ) -> Tool | None:
+        """Return the tool; under a permit, one that runs once."""
+        found = await call_next(name, version=version)
+        for permit in _permits.get():
+            if found is not None and permit.server is self._server and permit.tool == name:
+                return _Single.under(permit, found)
+        return found
+
+
+class _Single(Tool):
+    _permit: _Permit = PrivateAttr()
+    _inner: Tool = PrivateAttr()
+
+    @classmethod
+    def under(cls, permit: _Permit, inner: Tool) -> "_Single":
+        made = cls(**{name: getattr(inner, name) for name in Tool.model_fields})
+        made._permit, made._inner = permit, inner
+        return made
+
+    async def _run(self, arguments: dict[str, Any]) -> ToolResult:
+        permit = self._permit
+        permit.take()
+        # What the tool itself calls is its own business.
+        within = _permits.set(tuple(each for each in _permits.get() if each is not permit))
+        try:
+            _once(self._inner, permit)
+            return await self._inner._run(arguments)  # noqa: SLF001 - as the server does
+        finally:
+            _permits.reset(within)
+
+
+def _once(tool: Tool, within: _Permit | None = None) -> _Permit | None:
+    """Permit one execution of a tool, if it belongs to a mounted server; else it has no more."""
+    while isinstance(tool, TransformedTool):
+        tool = tool.parent_tool
+    if not isinstance(tool, FastMCPProviderTool):
+        return None
+    server, name = tool._server, tool._original_name or tool.name  # noqa: SLF001 - nowhere public
+    if not any(isinstance(each, _Once) for each in server.transforms):
+        server.add_transform(_Once(server))
+    permit = _Permit(server, name, within)
+    _permits.set((*_permits.get(), permit))
+    return permit
+
+
+# --- what goes over the wire ---------------------------------------------------------------------
+
+
+def _answer(outcome: Outcome, came: list[ToolResult]) -> ToolResult:
+    if came and isinstance(came[-1], InputRequiredToolResult):
+        return came[-1]
+    if not telling.is_good(outcome):
+        return _text(telling.told(outcome), outcome.to_json())
+    if came and not outcome.already_done:
+        return came[-1]
+    found = ToolResult.from_mcp_result(CallToolResult.model_validate(outcome.result))
+    if not outcome.already_done:
+        return found
+    told = TextContent(type="text", text=telling.told(outcome))
+    return found.model_copy(update={"content": [told, *found.content]})
+
+
+def _text(words: str, members: dict[str, Json] | None = None) -> ToolResult:
+    """Return what is no result: clients take it as such, whatever the tool's schema promises."""
+    content = [TextContent(type="text", text=words)]
+    return ToolResult(content=content, structured_content=members, is_error=True)
+
+
+def _wire(found: ToolResult) -> CallToolResult:
+    sent = found.to_mcp_result()
+    if isinstance(sent, CallToolResult):
+        return sent
+    content, structured = sent if isinstance(sent, tuple) else (sent, None)
+    return CallToolResult(content=content, structured_content=structured)
+
+
+def _words(found: ToolResult) -> str:
+    return " ".join(part.text for part in found.content if isinstance(part, TextContent))
+
+
+def _meta() -> Mapping[str, object]:
+    """Return the `_meta` of the request, if there is one."""
+    try:
+        request = get_context().request_context
+    except RuntimeError:
+        return {}
+    return cast("Mapping[str, object]", (request.meta if request else None) or {})
+
+
+def _is_of_framework(trace: TracebackType | None) -> bool:
+    """Whether an exception comes from the check of arguments alone: the tool never ran."""
+    names: list[str] = []
+    while trace is not None:
+        names.append(str(trace.tb_frame.f_globals.get("__name__")))
+        trace = trace.tb_next
+    return all(name.startswith(_FRAMEWORK) for name in names if name != __name__)
+
+
+def _reading(guarded: Guarded, app: Doubtless) -> tuple[Tool, ...]:
+    """Return the tools that read the ledger, and do nothing else."""
+
+    async def status(operation_id: str) -> dict[str, Any]:
+        return await guarding.status(app, operation_id)
+
+    async def unresolved() -> list[dict[str, Any]]:
+        return [dict(each) for each in await guarding.unresolved(app, guarded.session())]
+
+    named = (
+        (status, telling.STATUS_TOOL, telling.STATUS_DESCRIPTION),
+        (unresolved, telling.UNRESOLVED_TOOL, telling.UNRESOLVED_DESCRIPTION),
+    )
+    reads = ToolAnnotations(read_only_hint=True)
+    return tuple(
+        Tool.from_function(function, name=name, description=description, annotations=reads)
+        for function, name, description in named
+    )

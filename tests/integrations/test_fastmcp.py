@@ -1,0 +1,210 @@
+"""Tools of a fastmcp server: its default beside ours, over its own client in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp import Client, FastMCP
+from fastmcp.exceptions import ToolError
+from fastmcp.server.middleware import Middleware
+from fastmcp.server.middleware.error_handling import RetryMiddleware
+from fastmcp.tools import ToolResult
+from mcp.shared.exceptions import MCPError
+from mcp_types import ToolAnnotations
+from tests.integrations.children import Nursery, eventually
+from tests.integrations.fastmcp_child import shop
+
+from doubtless import Doubtless
+from doubtless.engine.contracts import ToolKeys
+from doubtless.integrations import telling
+from doubtless.integrations.fastmcp import Guarded
+
+UNKNOWN = "unknown_reconciliation_required"
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[Doubtless]:
+    async with Doubtless(f"sqlite:///{tmp_path / 'ledger.db'}") as found:
+        yield found
+
+
+class Till:
+    """The far side: what was charged, by a tool that answers, fails, hangs or refuses."""
+
+    def __init__(self) -> None:
+        self.charged: list[int] = []
+        self.ended: list[str] = []
+        self.then: Callable[[], Any] = lambda: {"id": "ch_1"}
+
+    def server(self, *middleware: Middleware, **options: Any) -> FastMCP[Any]:
+        mcp: FastMCP[Any] = FastMCP("shop", middleware=list(middleware))
+
+        @mcp.tool(**options)
+        async def charge(amount: int) -> Any:
+            """Charge an amount."""
+            self.charged.append(amount)
+            found = self.then()
+            return await found if asyncio.iscoroutine(found) else found
+
+        return mcp
+
+    async def slowly(self) -> str:
+        try:
+            await asyncio.sleep(0.3)
+        except asyncio.CancelledError:
+            self.ended.append("interrupted")
+            raise
+        self.ended.append("done")
+        return "charged"
+
+
+@pytest.fixture
+def till() -> Till:
+    return Till()
+
+
+def lost() -> Any:
+    raise ConnectionError("the answer was lost")
+
+
+def retry() -> RetryMiddleware:
+    return RetryMiddleware(max_retries=2, base_delay=0)
+
+
+async def asked(server: Any, *amounts: int, name: str = "charge", **options: Any) -> list[Any]:
+    """Call the tool as a stubborn model does, and return the results."""
+    async with Client(server) as client:
+        return [
+            await client.call_tool(name, {"amount": each}, raise_on_error=False, **options)
+            for each in amounts
+        ]
+
+
+def statuses(found: list[Any]) -> list[Any]:
+    return [(each.is_error, (each.structured_content or {}).get("status")) for each in found]
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-1")
+async def test_a_lost_answer_is_unknown_and_a_person_settles_it_later(app, till):
+    till.then = lost
+    (default, _) = await asked(till.server(), 5, 5)
+    assert "Error calling tool 'charge'" in default.content[0].text
+    assert till.charged == [5, 5]
+    till.charged.clear()
+    server = till.server(Guarded(app, scope="agent-7"))
+    ours = await asked(server, 5, 5)
+    assert (till.charged, statuses(ours)) == ([5], [(True, UNKNOWN)] * 2)
+    name = ours[0].structured_content["operation_id"]
+    async with Client(server) as client:
+        listed = {each.name: each for each in await client.list_tools()}
+        assert list(listed) == ["charge", telling.STATUS_TOOL, telling.UNRESOLVED_TOOL]
+        assert listed["charge"].description == f"Charge an amount.\n\n{telling.CAUTION}"
+        waiting = await client.call_tool(telling.UNRESOLVED_TOOL, {})
+        assert [each["operation_id"] for each in waiting.data] == [name]
+        await app.resolve(name, "done", operator="night-shift", note="seen in the till")
+        settled = await client.call_tool(telling.STATUS_TOOL, {"operation_id": name})
+        assert settled.data["status"] == "succeeded"
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-2")
+async def test_no_retry_middleware_leads_to_a_second_effect_wherever_it_stands(app, till):
+    till.then = lost
+    await asked(till.server(retry()), 5)
+    assert till.charged == [5, 5, 5]
+    for amount, order in enumerate(((retry(), Guarded(app)), (Guarded(app), retry())), 6):
+        till.charged.clear()
+        ours = await asked(till.server(*order), amount)
+        assert (till.charged, statuses(ours)) == ([amount], [(True, UNKNOWN)])
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-2")
+async def test_the_retry_middleware_of_a_mounted_server_acts_once_too(app, till):
+    till.then = lost
+    for amount, definitive in ((6, False), (7, True)):
+        till.charged.clear()
+        inner: FastMCP[Any] = FastMCP("between")
+        inner.mount(till.server(retry()), namespace="till")
+        outer: FastMCP[Any] = FastMCP("shop")
+        outer.mount(inner, namespace="main")
+        await asked(outer, 5, name="main_till_charge")
+        assert till.charged == [5, 5, 5]
+        till.charged.clear()
+        outer.add_middleware(Guarded(app, definitive=definitive))
+        ours = await asked(outer, amount, name="main_till_charge")
+        assert (till.charged, statuses(ours)) == (([amount], [(True, UNKNOWN)]))
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-2")
+async def test_a_tool_is_not_interrupted_by_its_own_timeout_and_its_late_answer_counts(app, till):
+    till.then = till.slowly
+    await asked(till.server(timeout=0.05), 5)
+    assert till.ended == ["interrupted"]
+    ours = await asked(till.server(Guarded(app), timeout=0.05), 6, 6)
+    assert (till.charged, statuses(ours)) == ([5, 6], [(True, UNKNOWN)] * 2)
+    late = await app.wait(ours[0].structured_content["operation_id"], timeout=5)
+    assert (late.status, till.ended) == ("succeeded", ["interrupted", "done"])
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-2")
+async def test_a_client_that_gives_up_interrupts_nothing_and_a_repeat_joins(app, till):
+    till.then = till.slowly
+    with pytest.raises(MCPError):
+        await asked(till.server(), 5, timeout=0.1)
+    assert till.ended == ["interrupted"]
+    server = till.server(Guarded(app))
+    with pytest.raises(MCPError):
+        await asked(server, 6, timeout=0.1)
+    (ours,) = await asked(server, 6)
+    assert (till.charged, till.ended) == ([5, 6], ["interrupted", "done"])
+    assert ours.is_error is False
+    assert "already" in ours.content[0].text
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-3")
+@pytest.mark.timeout(150)  # a process imports the framework
+async def test_a_server_that_died_in_a_tool_repeats_nothing(tmp_path: Path, nursery: Nursery):
+    for is_ours in (False, True):
+        effects = f"effects_{is_ours}"
+        child = nursery.bear(
+            "fastmcp_child", effects=effects, folder=str(tmp_path), is_ours=is_ours
+        )
+        await asyncio.to_thread(eventually, lambda: not Path(f"/proc/{child.pid}").exists())  # noqa: B023
+    async with Doubtless(f"sqlite:///{tmp_path / 'ledger.db'}") as app:
+        (plain,) = await asked(shop(tmp_path / "effects_False", None), 5, name="pay")
+        (ours,) = await asked(shop(tmp_path / "effects_True", app), 5, name="pay")
+    assert plain.data == "paid 5"
+    assert statuses([ours]) == [(True, UNKNOWN)]
+    lines = [(tmp_path / f"effects_{each}").read_text().split() for each in (False, True)]
+    assert lines == [["5", "5"], ["5"]]
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-1")
+async def test_results_and_reads_are_as_before_and_wrong_arguments_reach_nobody(app, till):
+    server = till.server(Guarded(app))
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def balance(amount: int) -> ToolResult:
+        return ToolResult(content="no such account", is_error=True)
+
+    good, wrong = await asked(server, 5, "much")  # type: ignore[arg-type]
+    assert good.data == {"id": "ch_1"}
+    assert wrong.content[0].text.startswith("[not_done]")
+    read = await asked(server, 1, name="balance")
+    assert [each.text for each in read[0].content] == ["no such account"]
+    assert till.charged == [5]
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-1")
+async def test_an_error_of_a_tool_proves_nothing_unless_it_is_declared_to(app, till):
+    def refuses() -> Any:
+        raise ToolError("the card was refused")
+
+    till.then = refuses
+    assert statuses(await asked(till.server(Guarded(app)), 5)) == [(True, UNKNOWN)]
+    keys = {"pay": ToolKeys(effect="money", valid_for="1h")}
+    server = till.server(Guarded(app, contracts=keys, definitive=["pay"]), name="pay")
+    (ours,) = await asked(server, 6, name="pay")
+    assert statuses([ours]) == [(True, "failed")]
+    assert "the card was refused" in ours.content[0].text
