@@ -154,6 +154,7 @@ class _Run:
         self._size = 0
         self._is_whole = False  # all of the handler's answer has come
         self._is_told = False  # the caller has been given an answer, or is being
+        self._closes = False  # the server closes the connection after it
         self._streams = False  # it is too long to keep, and goes out as it comes
 
     async def carry_out(self, app: ASGIApp, scope: Scope, receive: Receive) -> None:
@@ -164,6 +165,9 @@ class _Run:
             await app(scope, receive, self._take)
         except Exception:
             if not self._is_told:
+                # Servers close a connection of which the handler raised: who reads the answer
+                # is to know it, and not to send its next request there.
+                self._closes = str(scope.get("http_version", "")).startswith("1")
                 await self._tell(self._execution.answered(self._execution.failed()))
             raise
         if not self._is_told:
@@ -214,6 +218,9 @@ class _Run:
 
     async def _give(self, answer: Answer) -> None:
         self._is_told = True
+        if self._closes:
+            headers = [*answer.headers, ("connection", "close")]
+            answer = Answer(status=answer.status, headers=headers, body=answer.body)
         await _give(self._send, answer)
 
     async def _do(self, course: Course[T]) -> T:
