@@ -158,7 +158,7 @@ class Shop:
 
     def app(self, *, settings: Settings | None = None, **changes: Any) -> ASGIApp:
         """Return the guarded application; `changes` are those of every route."""
-        paths = {
+        paths: dict[str, tuple[Any, dict[str, Any]]] = {
             "/v1/refunds": (self.in_one_transaction, {"required": True, "atomic": True}),
             "/v1/plain": (self.plainly, {"required": True}),
             "/v1/lenient": (self.plainly, {"stores": "success_only"}),

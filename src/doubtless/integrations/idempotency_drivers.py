@@ -119,8 +119,8 @@ def run(connection: Connection, steps: Steps[T]) -> T:
             statement, values = steps.send(row)
             cursor = _begun(connection, statement, values)
             if inspect.isawaitable(cursor):
-                if inspect.iscoroutine(cursor):
-                    cursor.close()
+                if (close := getattr(cursor, "close", None)) is not None:
+                    close()  # it is not begun, and never will be
                 raise TypeError("this connection is asynchronous: await the …_async method")
             row = _first(_fetched(cast("_Cursor", cursor)))
     except StopIteration as end:
