@@ -67,7 +67,7 @@ def run(options: dict[str, Any]) -> None:
         Doubtless.sync(f"sqlite:///{folder / 'ledger.db'}") as app,
     ):
         durable = DurableTools(app)
-        hooks = {"wrap_tool_call": durable.wrap_tool_call} if kind == "ours" else {}
+        hooks: Any = {"wrap_tool_call": durable.wrap_tool_call} if kind == "ours" else {}
         found = graph(ToolNode(made, **hooks), saver).invoke(
             {"messages": [("user", "pay and ship")]} if first else None,
             # One after the other, so that the first has finished when the second ends it all.

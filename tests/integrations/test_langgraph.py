@@ -28,7 +28,7 @@ from doubtless.integrations import crossing, telling
 from doubtless.integrations.langgraph import DurableTools, tools
 
 UNKNOWN = "[unknown_reconciliation_required]"
-THREAD = {"configurable": {"thread_id": "t1"}}
+THREAD: Any = {"configurable": {"thread_id": "t1"}}
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def lost() -> Any:
     raise ConnectionError("the answer was lost")
 
 
-GO = {"messages": [HumanMessage("charge 5")]}
-RETRY = {"max_retries": 2, "initial_delay": 0.0}
+GO: Any = {"messages": [HumanMessage("charge 5")]}
+RETRY: Any = {"max_retries": 2, "initial_delay": 0.0}
 
 
 def answers(found: Any) -> list[ToolMessage]:
@@ -124,7 +124,7 @@ def graph(node: Any, *turns: AIMessage, saver: Any = None, **options: Any) -> An
     return made.compile(checkpointer=saver)
 
 
-def node_of(durable: DurableTools[Any, Any], *given: BaseTool, **options: Any) -> ToolNode:
+def node_of(durable: DurableTools, *given: BaseTool, **options: Any) -> ToolNode:
     return ToolNode(
         [*durable.described(given), *durable.tools],
         awrap_tool_call=durable.awrap_tool_call,
@@ -161,7 +161,7 @@ async def test_a_lost_answer_under_a_retry_has_one_effect_and_without_us_three(a
 @pytest.mark.proves("AGENTS-LANGGRAPH-1")
 async def test_a_person_settles_it_later_and_the_model_reads_that(app, till):
     till.then = lost
-    durable: DurableTools[Any, Any] = DurableTools(app)
+    durable = DurableTools(app)
     await create_agent(
         model(*asks(("charge", {"amount": 5}))), [till.tool()], middleware=[durable]
     ).ainvoke(GO)
@@ -273,7 +273,7 @@ async def test_an_approval_comes_from_a_person_and_not_from_the_resume_value(app
     contracts: Any = {
         "charge": {"effect": "money", "valid_for": "1h", "approval": {"expires": "1h"}}
     }
-    durable: DurableTools[Any, Any] = DurableTools(app, contracts=contracts, wait_for_operator=True)
+    durable = DurableTools(app, contracts=contracts, wait_for_operator=True)
     waits = graph(
         node_of(durable, till.tool()), *asks(("charge", {"amount": 5})), saver=InMemorySaver()
     )
@@ -304,7 +304,7 @@ async def test_a_tool_that_interrupts_before_it_acts_goes_on_when_it_is_resumed(
         lambda amount: answered(), name="confirm", description="Ask, then charge."
     )
     asked = asks(("confirm", {"amount": 5}))
-    durable: DurableTools[Any, Any] = DurableTools(app, interrupting=["confirm"])
+    durable = DurableTools(app, interrupting=["confirm"])
     made = graph(node_of(durable, confirm), *asked, saver=InMemorySaver())
     first = await made.ainvoke(GO, THREAD)
     assert first["__interrupt__"][0].value == "really?"
@@ -407,7 +407,7 @@ async def test_only_a_tool_whose_errors_are_declared_definitive_is_said_to_have_
     handled = till.tool("handled", handle_tool_error=True)
     told = {}
     for names in ([], ["charge", "handled"]):
-        durable: DurableTools[Any, Any] = DurableTools(app, scope=str(names), definitive=names)
+        durable = DurableTools(app, scope=str(names), definitive=names)
         asked = asks(("charge", {"amount": 5}), ("handled", {"amount": 6}))
         agent = create_agent(model(*asked), [till.tool(), handled], middleware=[durable])
         told[len(names)] = answers(await agent.ainvoke(GO))
@@ -421,7 +421,7 @@ async def test_only_a_tool_whose_errors_are_declared_definitive_is_said_to_have_
 @pytest.mark.proves("AGENTS-LANGGRAPH-7")
 async def test_tools_that_only_read_are_left_alone(app, till):
     claims = till.tool("claims", metadata={"readOnlyHint": True})
-    durable: DurableTools[Any, Any] = DurableTools(app, reads=["charge"])
+    durable = DurableTools(app, reads=["charge"])
     asked = asks(("charge", {"amount": 5}), ("claims", {"amount": 6}))
     says = model(*asked)
     found = await create_agent(says, [till.tool(), claims], middleware=[durable]).ainvoke(GO)

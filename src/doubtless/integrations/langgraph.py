@@ -10,20 +10,21 @@ wrap_tool_call=durable.wrap_tool_call)`.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
     AgentState,
+    ContextT,
     ExtendedModelResponse,
     ModelRequest,
     ModelResponse,
+    ResponseT,
 )
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
-from langgraph.typing import ContextT
 from pydantic import ValidationError
 
 from doubtless.core.model import Effect, Json
@@ -50,7 +51,6 @@ from doubtless.integrations.performing import Perform
 
 __all__ = ["DurableTools", "tools", "tools_sync"]
 
-ResponseT = TypeVar("ResponseT")
 Handler = Callable[[ToolCallRequest], ToolMessage | Command[object]]
 AsyncHandler = Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[object]]]
 ModelAnswer = ModelResponse[ResponseT] | AIMessage | ExtendedModelResponse[ResponseT]
