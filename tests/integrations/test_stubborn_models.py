@@ -3,7 +3,9 @@
 What counts is the far side's own count. Beside each stands the same model without us.
 """
 
+import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,9 @@ from tests.cli.shell import Shell
 from tests.integrations import stubborn
 from tests.integrations.stubborn import FIRST, SCRIPTS, FarSide, Said
 
+from doubtless.core.outcome import Outcome
+from doubtless.engine.contracts import ToolKeys
+from doubtless.engine.tools import Call
 from doubtless.integrations.guarding import Guard
 from doubtless.testing.provider import ProviderProcess
 
@@ -193,6 +198,43 @@ async def test_what_was_settled_meanwhile_is_told_before_anything_is_sent_again(
         third = await tools[turn.tool](turn.arguments, "agent")
         assert third.startswith("[unknown")
         assert len(loses.effects()) == 2
+
+
+@pytest.mark.proves("STUBBORN-3")
+async def test_a_framework_that_repeats_its_own_calls_is_told_of_each_of_them(tmp_path):
+    sent = []
+    at_once, late = asyncio.Event(), asyncio.Event()
+    at_once.set()
+
+    def sends(ready: asyncio.Event) -> Callable[[Call], Awaitable[int]]:
+        async def perform(call: Call) -> int:
+            sent.append(call.operation_id)
+            number = len(sent)
+            await ready.wait()
+            return number
+
+        return perform
+
+    async with stubborn.opened(tmp_path) as app:
+        guard = Guard(app, scope="agent")
+        soon: ToolKeys = {**stubborn.BARRED, "timeout": "100ms"}
+        guard.declare("refund", schema=None, keys=soon)
+
+        async def call(number: int, ready: asyncio.Event) -> Outcome:
+            return await guard.call(
+                "refund", {"charge": "ch_1", "part": number % 2}, sends(ready), call_id=f"t{number}"
+            )
+
+        assert (await call(0, at_once)).result == 1
+        assert (await call(1, late)).outcome == "unknown"
+        late.set()
+        assert (await app.wait("t1", timeout=20)).outcome == "success"
+        # It starts again from where it was saved, before all three.
+        assert (await call(0, at_once)).result == 1
+        assert (await call(2, at_once)).outcome == "rejected", "it doesn't know of t1 yet"
+        assert (await call(1, at_once)).result == 2
+        assert (await call(2, at_once)).result == 3
+    assert sent == ["t0", "t1", "t2"]
 
 
 @pytest.mark.proves("STUBBORN-3")

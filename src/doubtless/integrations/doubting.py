@@ -18,7 +18,7 @@ from doubtless.core.model import Cause, Json, State
 from doubtless.core.outcome import Outcome
 from doubtless.core.refusals import refusal
 from doubtless.engine.app import Doubtless
-from doubtless.errors import OperationNotFound
+from doubtless.errors import BadRequest, OperationNotFound
 
 DOUBTS_MAX: Final = 1_000
 
@@ -40,7 +40,7 @@ async def ask(
 
     If its session was told of the same call that it is unknown or under way, and that has succeeded
     since, it gets that result, once. A variant on the same object is refused until it asked how
-    the first one ended.
+    the first one ended. A repeat under a `request_id` that the ledger knows is told of that one.
 
     Raises:
         BadRequest: It can't be carried out as it was written. Nothing was recorded or sent.
@@ -49,12 +49,14 @@ async def ask(
     doubts = _of(app)
     same, others = _keys(app, tool, arguments, session_id)
     earlier = await doubts.ended(app, same)
+    first = await doubts.ended(app, others) if earlier is None else None
+    if (earlier or first) and await _is_known(app, request_id):
+        earlier = first = None
     if earlier is not None:
         doubts.told(earlier)
         return _already(earlier)
-    earlier = await doubts.ended(app, others)
-    if earlier is not None:
-        return _first(earlier, tool)
+    if first is not None:
+        return _first(first, tool)
     outcome = await app.call(
         tool,
         arguments,
@@ -133,6 +135,13 @@ def _keys(
     if found is None or key is None:
         return same, None
     return same, ("object", session, found.contract.source.name, key)
+
+
+async def _is_known(app: Doubtless, request_id: str | None) -> bool:
+    try:
+        return request_id is not None and bool(await app.outcome(request_id))
+    except BadRequest:
+        return False
 
 
 def _already(outcome: Outcome) -> Outcome:
