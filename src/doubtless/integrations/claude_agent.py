@@ -87,7 +87,13 @@ def gateway(
 
 @overload
 def guarded(
-    app: Doubtless | Guard, tool: SdkMcpTool[T], *, scope: str | None = None
+    app: Doubtless | Guard,
+    tool: SdkMcpTool[T],
+    *,
+    scope: str | None = None,
+    definitive: bool = False,
+    not_sent: Sequence[type[BaseException]] = (),
+    rejected: Sequence[type[BaseException]] = (),
 ) -> SdkMcpTool[T]: ...
 
 

@@ -44,7 +44,12 @@ Context: TypeAlias = RunContextWrapper[Any]
 
 @overload
 def guarded(
-    app: Doubtless | Guard, tool: FunctionTool, *, scope: str | None = None
+    app: Doubtless | Guard,
+    tool: FunctionTool,
+    *,
+    scope: str | None = None,
+    not_sent: Sequence[type[BaseException]] = (),
+    rejected: Sequence[type[BaseException]] = (),
 ) -> FunctionTool: ...
 
 
