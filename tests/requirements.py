@@ -473,7 +473,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "AGENTS-LANGGRAPH-10": "The tools of an application or a service are tools of LangChain.",
     "AGENTS-PYDANTIC-1": "An unknown of Pydantic AI is told, not repeated, settled and read later.",
     "AGENTS-PYDANTIC-2": "A tool of an MCP server of Pydantic AI acts once, whatever it times out.",
-    "AGENTS-PYDANTIC-3": "A run of Pydantic AI that goes on after a crash repeats none of its calls.",
+    "AGENTS-PYDANTIC-3": "A run of Pydantic AI that goes on after a crash repeats no call.",
     "AGENTS-PYDANTIC-4": "Approvals and deferrals of Pydantic AI go on, and lead to one effect.",
     "AGENTS-PYDANTIC-5": "Results go as they are; errors prove nothing, and ask for no retry.",
     "AGENTS-PYDANTIC-6": "Agents of Pydantic AI that run on an event loop of their own act once.",
