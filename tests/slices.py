@@ -23,6 +23,7 @@ SLICE: Final = re.compile(
     r"|killed_anywhere.*Gate|link_breaks|in_step_2|three_primaries|processes_that_are_killed"
     r"|is_upgraded_while_it_works.sqlite|committed_with_the_users_change|every_route_and|no_route"
     r"|emptied|settled_operation|moves|never_gets_its_locks|forced|post_step|looked_at_as_it_is"
+    r"|please_try_again|stored_run_acts_once|wherever_it_stands|hook_stops_the_repeat"
     r"|share_what_is_due.*postgres|killed_process|test_store|unknown_commit|first_to_open"
 )
 
