@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-from tests.scenarios.fronts import listening
+from tests.scenarios.fronts import linked, listening
 
 WITHIN_S = 40
 POLL_S = 0.01
@@ -173,7 +173,10 @@ class Cut:
         return listening(self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self.port)
+        async with linked(self.port) as (there, back):
+            await self._carry(reader, writer, there, back)
+
+    async def _carry(self, reader, writer, there, back) -> None:
         size = await reader.readexactly(4)  # a pkt-line: gitprotocol-common(5)
         request = size + await reader.readexactly(int(size, 16) - 4)
         cutting = b"git-receive-pack" in request and self.cuts < self.times
@@ -195,8 +198,7 @@ class Cut:
         finally:
             for task in tasks:
                 task.cancel()
-            for each in (writer, back):
-                each.close()
+            writer.close()
 
     async def _pass(self, reader, back, writer, cuts: bool) -> None:
         """Hand on what git sends; `cuts` drops its commands, before the server sees any of them."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP
 from tests.actions.git_server import until
-from tests.scenarios.fronts import listening
+from tests.scenarios.fronts import linked, listening
 
 DOVECOT = shutil.which("dovecot", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 SETTINGS = """
@@ -194,7 +194,10 @@ class Cut:
         return listening(self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self.port)
+        async with linked(self.port) as (there, back):
+            await self._carry(reader, writer, there, back)
+
+    async def _carry(self, reader, writer, there, back) -> None:
         dotted = asyncio.Event()
         at = self.at if self.cuts < self.times else "nowhere"
         ways = [_forth(reader, back, at, dotted), _answer(there, writer, at, dotted)]
@@ -209,8 +212,7 @@ class Cut:
         finally:
             for task in tasks:
                 task.cancel()
-            for each in (writer, back):
-                each.close()
+            writer.close()
 
 
 async def _forth(

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncssh
 from tests.actions.agent import until
-from tests.scenarios.fronts import listening
+from tests.scenarios.fronts import let_go, listening
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
 WITHIN_S = 20
@@ -215,8 +215,7 @@ class Link:
         finally:
             for task in tasks:
                 task.cancel()
-            for end in ends:
-                end.transport.abort()
+            await let_go(*ends)
 
     async def _copy(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_host: bool

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.scenarios.fronts import listening
+from tests.scenarios.fronts import linked, listening
 
 
 @dataclass(kw_only=True)
@@ -67,15 +67,13 @@ class Lossy:
         await writer.drain()
 
     async def _forward(self, head: bytes, body: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         lines = [
             line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")
         ]
-        writer.write(b"\r\n".join([*lines[:-2], b"Connection: close", b"", b""]) + body)
-        await writer.drain()
-        answer = await reader.read()
-        writer.close()
-        return answer
+        async with linked(self.port) as (reader, writer):
+            writer.write(b"\r\n".join([*lines[:-2], b"Connection: close", b"", b""]) + body)
+            await writer.drain()
+            return await reader.read()
 
     def posts(self, path: str = "/v1/operations") -> list[Seen]:
         return [each for each in self.seen if (each.method, each.path) == ("POST", path)]

@@ -10,10 +10,32 @@ NO_TLS = b"HTTP/1.1 400 This is no TLS port\r\nContent-Length: 0\r\n\r\n"
 NO_TUNNEL = b"HTTP/1.1 503 No way\r\nContent-Length: 0\r\n\r\n"
 
 
+async def let_go(*writers: asyncio.StreamWriter) -> None:
+    """Break connections off, and wait until they are: a loop that ends first leaves them open."""
+    for writer in writers:
+        writer.transport.abort()
+    for writer in writers:
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def linked(port: int):
+    """Connect to a port of loopback, and yield both ends. At the end the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
 @asynccontextmanager
 async def listening(connected, *, port: int = 0, tls: ssl.SSLContext | None = None):
     """Serve on loopback, and yield the port. Connections that are still open are cut at the end."""
     tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, EOFError):
@@ -21,6 +43,7 @@ async def listening(connected, *, port: int = 0, tls: ssl.SSLContext | None = No
         writer.close()
 
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         tasks.add(asyncio.create_task(serve(reader, writer)))
 
     server = await asyncio.start_server(begin, "127.0.0.1", port, ssl=tls)
@@ -31,23 +54,23 @@ async def listening(connected, *, port: int = 0, tls: ssl.SSLContext | None = No
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await let_go(*writers)
 
 
 def forwarding(port: int):
     """Carry bytes both ways between a connection and a port of loopback."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there = await asyncio.open_connection("127.0.0.1", port)
-        both = [
-            asyncio.create_task(_copy(reader, there)),
-            asyncio.create_task(_copy(there_reader, writer)),
-        ]
-        try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in both:
-                task.cancel()
-            there.close()
+        async with linked(port) as (there_reader, there):
+            both = [
+                asyncio.create_task(_copy(reader, there)),
+                asyncio.create_task(_copy(there_reader, writer)),
+            ]
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in both:
+                    task.cancel()
 
     return carry
 

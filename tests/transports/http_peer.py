@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.scenarios.fronts import let_go, linked
 
 BIG = b"x" * 8_388_608
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -95,6 +96,7 @@ async def serving(behaviour: Behaviour, *, tls: ssl.SSLContext | None = None):
     """Serve `behaviour` on a free port of 127.0.0.1."""
     truth, hold = Truth(), asyncio.Event()
     tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader, writer):
         truth.connections += 1
@@ -106,6 +108,7 @@ async def serving(behaviour: Behaviour, *, tls: ssl.SSLContext | None = None):
         truth.closed += 1
 
     def connected(reader, writer):
+        writers.append(writer)
         tasks.add(asyncio.create_task(serve(reader, writer)))
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
@@ -118,6 +121,7 @@ async def serving(behaviour: Behaviour, *, tls: ssl.SSLContext | None = None):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await let_go(*writers)
 
 
 def answering(data: bytes, *, commit: bool = True, then_wait: bool = False) -> Behaviour:
@@ -282,14 +286,12 @@ def proxy_to(port: int) -> Behaviour:
 
     async def behave(wire):
         await wire.head()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await wire.send(b"HTTP/1.1 200 Established\r\n\r\n")
-        try:
-            await asyncio.gather(pump(wire.reader, writer), pump(reader, wire.writer))
-        except OSError:
-            wire.reset()
-        finally:
-            writer.close()
+        async with linked(port) as (reader, writer):
+            await wire.send(b"HTTP/1.1 200 Established\r\n\r\n")
+            try:
+                await asyncio.gather(pump(wire.reader, writer), pump(reader, wire.writer))
+            except OSError:
+                wire.reset()
 
     return behave
 
