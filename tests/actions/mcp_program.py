@@ -47,6 +47,7 @@ TOOLS = [
         annotations=ToolAnnotations(read_only_hint=True),
     ),
 ]
+SLOW_S = 1.6
 TABLE = "create table if not exists charges (number integer primary key, charge, memo, meta)"
 FIND = "select number, charge, memo from charges where ? is null or memo = ?"
 
@@ -89,14 +90,14 @@ async def _charge(book: Book, arguments: dict[str, Any], meta: str) -> CallToolR
         os._exit(3)
     if how == "refuse":
         return _text("no such charge", is_error=True)
+    if how == "slow":
+        await anyio.sleep(SLOW_S)
     number = book.add(arguments["charge"], arguments.get("memo"), meta)
     match how:
         case "die after":
             os._exit(3)
         case "hang":
             await anyio.sleep_forever()
-        case "slow":
-            await anyio.sleep(0.6)
         case "error":
             return _text("the database is gone", is_error=True)
         case "protocol error":
@@ -132,13 +133,18 @@ def server(book: Book) -> Server[Any]:
     return Server("pay", on_list_tools=listed, on_call_tool=call)
 
 
-async def main(path: str) -> None:
+async def _main(path: str) -> None:
     served = server(Book(path))
     async with stdio_server() as (read, write):
         await served.run(read, write, served.create_initialization_options())
 
 
+def run(path: str) -> None:
+    """Serve this process's pipes, and note that it was started."""
+    with Path(f"{path}.starts").open("a", encoding="utf-8") as starts:
+        starts.write(f"{os.getpid()} {os.environ.get('PAY_TOKEN', '')}\n")
+    asyncio.run(_main(path))
+
+
 if __name__ == "__main__":
-    with Path(f"{sys.argv[1]}.starts").open("a", encoding="utf-8") as starts:
-        starts.write(f"{os.getpid()}\n")
-    asyncio.run(main(sys.argv[1]))
+    run(sys.argv[1])

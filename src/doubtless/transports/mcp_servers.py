@@ -53,7 +53,7 @@ class ServerRules:
         for key in ("cwd", "url", "credential", "header", "tls_ca"):
             if (text := getattr(self, key)) is not None:
                 found[key] = text
-        for key in ("inherits", "private"):
+        for key in ("inherits", "private", "handshake"):
             if getattr(self, key):
                 found[key] = True
         if self.timeout_ms != START_MS:

@@ -70,7 +70,6 @@ class Connection:
         self._carrier = Carrier(server, secret, boot_s) if server.url is not None else None
         self._users = 0
         self._leave = asyncio.Event()
-        self._why = "the connection is closed"
         self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.is_retired = False
@@ -115,18 +114,29 @@ class Connection:
                 self._streams() as (read, write),
                 _Session(read, write, client_info=CLIENT) as session,
             ):
-                async with asyncio.timeout(self._server.timeout_ms / 1000):
-                    await (session.initialize() if self._server.handshake else _agree(session))
-                    if self._carrier is not None:
-                        await _list(session)  # a modern call repeats arguments in its headers
+                try:
+                    await self._agreed(session)
+                except Exception as error:  # noqa: BLE001 - as below, but before the server ends
+                    self._fail(self._words(error))
+                    return
                 self._ready.set_result(session)
                 await self._leave.wait()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next call begins anew
-            self._why = self._words(error)
+            self._fail(self._words(error))
         finally:
-            self.is_retired = True
-            if not self._ready.done():
-                self._ready.set_exception(Unreachable(f"{self._server.name}: {self._why}"))
+            self._fail("the connection is closed")
+
+    async def _agreed(self, session: ClientSession) -> None:
+        async with asyncio.timeout(self._server.timeout_ms / 1000):
+            await (session.initialize() if self._server.handshake else _agree(session))
+            if self._carrier is not None:
+                await _list(session)  # a modern call repeats arguments in its headers
+
+    def _fail(self, why: str) -> None:
+        """Take nobody in, and tell those who wait, if they were not let in yet."""
+        self.is_retired = True
+        if not self._ready.done():
+            self._ready.set_exception(Unreachable(f"{self._server.name}: {why}"))
 
     @asynccontextmanager
     async def _streams(
