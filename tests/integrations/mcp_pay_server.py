@@ -32,6 +32,8 @@ TOOLS = [
         "annotations": {"title": "Charge", "destructiveHint": True},
     },
     {"name": "pay.out", "description": "Pays out.", "inputSchema": CHARGE},
+    {"name": "wire", "description": "Wires.", "inputSchema": CHARGE},
+    {"name": "refusing", "description": "Refuses.", "inputSchema": CHARGE},
     {
         "name": "charges",
         "description": "Lists charges.",
@@ -113,6 +115,7 @@ def answer(asked: dict[str, Any]) -> None:
 
 def main() -> None:
     EFFECTS.touch()
+    (EFFECTS.parent / "key").write_text(os.environ.get("PAY_KEY", ""))
     for line in sys.stdin:
         asked = json.loads(line)
         if asked.get("method") == "notifications/cancelled":
