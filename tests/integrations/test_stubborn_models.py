@@ -4,18 +4,23 @@ What counts is the far side's own count. Beside each stands the same model witho
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.shell import Shell
 from tests.integrations import stubborn
 from tests.integrations.stubborn import FIRST, SCRIPTS, FarSide, Said
 
+from doubtless import Doubtless
 from doubtless.core.outcome import Outcome
 from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.tools import Call
+from doubtless.integrations import guarding, telling
 from doubtless.integrations.guarding import Guard
 from doubtless.testing.provider import ProviderProcess
 
@@ -254,3 +259,49 @@ async def test_what_provably_was_not_done_may_be_called_again(provider, tmp_path
         again = await tools["refund"](FIRST.arguments, "agent")
         assert again.startswith("[succeeded]")
     assert len(provider.effects()) == 1
+
+
+# --- the page about agents -----------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.proves("STUBBORN-4")
+async def test_the_loop_on_the_page_runs_as_it_is_written(loses, tmp_path):
+    (tmp_path / "contracts.toml").write_text(contract(loses.url))
+    names: dict[str, Any] = {}
+    loop, blocking, guarded = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    exec(compile(f"{loop}\n{guarded}", "agents.md", "exec"), names)  # noqa: S102 - our own page
+    async with stubborn.opened(tmp_path, contracts=tmp_path / "contracts.toml") as app:
+        offers = {each.name: each for each in await guarding.offers(app)}
+        assert telling.CAUTION in offers["refund"].description
+        answer: Callable[..., Awaitable[str]] = names["answer"]
+        first = await answer(app, "refund", dict(FIRST.arguments), "agent")
+        assert first.startswith("[unknown_reconciliation_required] It is not known whether refund")
+        listed = await answer(app, telling.UNRESOLVED_TOOL, {}, "agent")
+        named = stubborn.named_in(first)
+        assert named in listed
+        asked = await answer(app, telling.STATUS_TOOL, {"operation_id": named}, "agent")
+        assert json.loads(asked)["outcome"] == "unknown"
+        assert (await answer(app, "refund", {"amount": 1}, "agent")).startswith("[not_done]")
+
+        pinged = []
+
+        async def ping(to: str) -> str:
+            pinged.append(to)
+            return "pong"
+
+        for _ in range(2):
+            told = await names["guarded_ping"](app, ping, {"to": "ann"}, "run-1", "call-1")
+            assert told.startswith("[succeeded]")
+    assert (len(loses.effects()), pinged) == (1, ["ann"])
+
+    def block() -> str:
+        with Doubtless.sync(
+            f"sqlite:///{tmp_path / 'other.db'}", contracts=tmp_path / "contracts.toml"
+        ) as app:
+            names["app"] = app
+            exec(compile(blocking, "agents.md", "exec"), names)  # noqa: S102 - our own page
+        return str(names["text"])
+
+    assert (await asyncio.to_thread(block)).startswith("[unknown_reconciliation_required]")
