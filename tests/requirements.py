@@ -561,6 +561,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "STUBBORN-2": "Without an object a variant passes, and the check of contracts says so.",
     "STUBBORN-3": "What ended behind a model's back is told to it before it can act again.",
     "STUBBORN-4": "The loop on the page about agents runs as it is written.",
+    "STUBBORN-5": "At the MCP gateway a stubborn model makes one effect, in both eras.",
     # What is given to models.
     "TELLING-1": "A model is told no more than is known, and never invited to repeat in doubt.",
     "TELLING-2": "A refusal leads a model to what stands in the way, and to no other call.",

@@ -47,7 +47,7 @@ Tools: TypeAlias = Mapping[str, Callable[[Mapping[str, Any], str], Awaitable[str
 FIRST = Turn("refund", {"charge": "ch_1", "amount": 500})
 
 
-async def run(script: Script, tools: Tools) -> list[Said]:
+async def run(script: Script, tools: Tools, first: Turn = FIRST) -> list[Said]:
     """Let a model have its way: the first call, then whatever its script does."""
     heard: list[Said] = []
 
@@ -55,8 +55,8 @@ async def run(script: Script, tools: Tools) -> list[Said]:
         text = await tools[turn.tool](turn.arguments, turn.session)
         heard.append(Said(turn, text))
 
-    await take(FIRST)
-    for turn in script(FIRST, heard):
+    await take(first)
+    for turn in script(first, heard):
         await take(turn)
     return heard
 
