@@ -75,6 +75,10 @@ class Book:
             found = base.execute(FIND, (memo, memo)).fetchall()
         return [dict(zip(("number", "charge", "memo"), row, strict=True)) for row in found]
 
+    def clear(self) -> None:
+        with self._open() as base:
+            base.execute("delete from charges")
+
     def metas(self) -> list[str]:
         with self._open() as base:
             return [row[0] for row in base.execute("select meta from charges order by number")]

@@ -104,10 +104,11 @@ class Nursery:
 
 
 @contextmanager
-def served(book: Book, **options: Any) -> Iterator[int]:
+def served(book: Book, port: int = 0, **options: Any) -> Iterator[int]:
     """Serve streamable HTTP on loopback in a thread, and yield the port."""
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
         app = server(book).streamable_http_app(**options)
         runner = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
         told = {"sockets": [bound]}
