@@ -96,7 +96,10 @@ def _settings(
     if scope is None and needs_scope:
         raise click.UsageError("--scope is missing: name the agent, task or user that calls.")
     if idle_ms is None:
-        idle_ms = DURATION.convert(found.values.get("idle", "10m"), None, None)
+        try:
+            idle_ms = DURATION.convert(found.values.get("idle", "10m"), None, None)
+        except click.BadParameter as error:
+            raise SettingsError(f"{file}: idle: {error.message}") from error
     return GatewaySettings(
         ledger=_value(settings, found, "ledger") or LEDGER,
         tenant=_value(settings, found, "tenant") or TENANT,

@@ -60,7 +60,10 @@ effect = "money"
 description = "Sends money, if a person agrees."
 approval = {{}}
 timeout = "2s"
-arguments = {{ type = "object", required = ["amount"], properties = {{ amount = {{ type = "integer" }} }} }}
+[tools.wire.arguments]
+type = "object"
+required = ["amount"]
+properties = {{ amount = {{ type = "integer" }} }}
 [tools.wire.mcp]
 server = "pay"
 tool = "wire"
@@ -110,7 +113,7 @@ class Shop:
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
     """Wait until something is so."""
     with anyio.fail_after(WITHIN_S):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110 - another process makes it so
             await anyio.sleep(POLL_S)
 
 

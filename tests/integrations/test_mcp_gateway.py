@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 import anyio
 import httpx2
@@ -73,14 +74,14 @@ async def gateway(tmp_path_factory) -> AsyncIterator[Running]:
             listening=lambda app, url: found.set_result((app, url)),
         )
     )
-    await asyncio.wait({serving, found}, return_when=asyncio.FIRST_COMPLETED)
+    serving.add_done_callback(lambda _: found.done() or found.cancel())
     app, url = await found
     yield Running(shop, app, url)
     serving.cancel()
     await asyncio.wait({serving})
 
 
-def said(result: types.CallToolResult) -> dict[str, object]:
+def said(result: types.CallToolResult) -> dict[str, Any]:
     assert isinstance(result.structured_content, dict)
     return result.structured_content
 
@@ -282,7 +283,8 @@ def shown_to(seen: list[types.ElicitRequestParams]):
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.proves("GATEWAY-8")
 async def test_a_client_that_accepts_approves_nothing(gateway, era):
-    amount, seen = next(AMOUNTS), []
+    amount = next(AMOUNTS)
+    seen: list[types.ElicitRequestParams] = []
     async with gateway.client(era, elicitation_callback=shown_to(seen)) as client:
         result = await client.call_tool("wire", {"amount": amount})
         assert said(result)["state"] == "awaiting_approval"

@@ -1,0 +1,170 @@
+"""What the gateway serves: names, several servers, servers that are away, and its own checks."""
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import mcp_types as types
+import pytest
+from click.testing import CliRunner
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from tests.integrations.mcp_kit import ERAS, Shop
+
+from doubtless.cli import cli
+from doubtless.core.model import Principal, Role
+from doubtless.errors import ContractError, SettingsError
+from doubtless.integrations.mcp_building import GatewayApp, application, gateway, plan
+from doubtless.integrations.mcp_calls import Caller
+from doubtless.integrations.mcp_place import GatewaySettings
+from doubtless.integrations.mcp_wire import Front
+
+AMOUNTS = itertools.count(1)
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def fronting(settings: GatewaySettings) -> AsyncIterator[tuple[GatewayApp, Front]]:
+    """Open a gateway in this process, and give its front to clients."""
+    of = plan(settings)
+    async with application(of) as app:
+        actor = app.actor(Principal(name="local", role=Role.AGENT))
+        caller = Caller(actor=actor, principal="local", session_id="s", is_gone=lambda: False)
+        yield app, gateway(app, of, lambda _: caller).front()
+
+
+def settings_of(shop: Shop, **said: object) -> GatewaySettings:
+    named = {"ledger": shop.ledger, "scope": "s", "folder": str(shop.folder), **said}
+    return GatewaySettings(**named)  # type: ignore[arg-type]
+
+
+def said(result: types.CallToolResult) -> dict[str, Any]:
+    assert isinstance(result.structured_content, dict)
+    return result.structured_content
+
+
+def named(operation_id: str) -> types.RequestParamsMeta:
+    return cast("types.RequestParamsMeta", {"doubtless.dev/operation-id": operation_id})
+
+
+@pytest.fixture
+def shop(tmp_path) -> Shop:
+    return Shop(tmp_path)
+
+
+@pytest.mark.proves("GATEWAY-2")
+async def test_a_server_that_is_away_is_proven_not_sent_to_and_started_when_it_is_back(shop):
+    settings = settings_of(shop, contracts=str(shop.contracts))
+    async with fronting(settings) as (_, front), Client(front) as client:
+        await client.list_tools()
+        hidden = shop.program.rename(shop.folder / "hidden")
+        lost, amount = next(AMOUNTS), next(AMOUNTS)
+        await client.call_tool("charge", {"amount": lost, "how": "die"})
+        away = await client.call_tool("charge", {"amount": amount})
+        assert said(away)["status"] == "failed_safe_to_retry"
+        assert shop.effects(amount) == 0
+        hidden.rename(shop.program)
+        back = await client.call_tool("charge", {"amount": amount})
+        assert back.structured_content == {"id": f"ch_{amount}"}
+    assert shop.effects(amount) == 1
+    assert shop.effects(lost) == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-4")
+async def test_what_a_person_found_done_is_no_error_of_a_tool_without_a_schema(shop, era):
+    settings = settings_of(shop, command=shop.command)
+    async with fronting(settings) as (app, front), Client(front, mode=era) as client:
+        amount = next(AMOUNTS)
+        meta = named("op-1")
+        asked = {"amount": amount, "how": "raise"}
+        await client.call_tool("pay.out", asked, meta=meta)
+        await app.resolve("op-1", "done", operator="mira", note="seen in the bank")
+        again = await client.call_tool("pay.out", asked, meta=meta)
+        assert not again.is_error
+        assert said(again)["status"] == "succeeded"
+        other = named("op-2")
+        await client.call_tool("charge", asked, meta=other)
+        await app.resolve("op-2", "done", operator="mira", note="seen in the bank")
+        schema = await client.call_tool("charge", asked, meta=other)
+        assert schema.is_error  # its schema promises what nobody has
+        assert said(schema)["status"] == "succeeded"
+    assert shop.effects(amount) == 2
+
+
+@pytest.mark.proves("GATEWAY-7")
+async def test_tools_of_several_servers_have_their_names_in_front(shop, tmp_path):
+    config = tmp_path / "gateway.toml"
+    config.write_text(
+        f"""
+        scope = "s"
+        [servers.pay]
+        command = ["{shop.command[0]}", "pay_server.py", "effects"]
+        errors = "definitive"
+        [servers.bank]
+        command = ["{shop.command[0]}", "pay_server.py", "others"]
+        [servers.away]
+        command = ["{tmp_path}/nowhere"]
+        """
+    )
+    settings = settings_of(shop, config=str(config))
+    async with fronting(settings) as (_, front), Client(front) as client:
+        names = {each.name for each in (await client.list_tools()).tools}
+        assert {"pay_charge", "bank_charge", "bank_pay.out", "operation_status"} <= names
+        refused = await client.call_tool("pay_charge", {"amount": 1, "how": "refuse"})
+        assert said(refused)["outcome"] == "failure"
+        doubtful = await client.call_tool("bank_charge", {"amount": 1, "how": "refuse"})
+        assert said(doubtful)["outcome"] == "unknown"
+
+
+@pytest.mark.proves("GATEWAY-7")
+async def test_a_server_that_is_away_from_the_start_is_told_as_that(shop):
+    settings = settings_of(shop, command=("/nowhere",))
+    async with fronting(settings) as (_, front), Client(front) as client:
+        with pytest.raises(MCPError, match="can't be started"):
+            await client.list_tools()
+        unlisted = await client.call_tool("charge", {"amount": 1})
+        assert unlisted.is_error
+        assert "Nothing was recorded and nothing was done" in str(unlisted.content)
+
+
+@pytest.mark.proves("GATEWAY-13")
+async def test_what_each_tool_lacks_is_told_at_start(shop, caplog):
+    settings = settings_of(shop, command=shop.command)
+    async with fronting(settings) as (_, front), Client(front) as client:
+        await client.list_tools()
+        await client.list_tools()
+    told = [each.getMessage() for each in caplog.records if each.name == "doubtless.gateway"]
+    assert [line.split(":")[0] for line in told] == ["charge", "pay.out", "refusing", "wire"]
+    assert 'no `errors = "definitive"`' in told[0]
+
+
+@pytest.mark.proves("GATEWAY-13")
+def test_check_says_how_each_tool_is_served_and_prints_no_protocol(shop):
+    said = ["mcp", "--check", "--ledger", shop.ledger, "--", *shop.command]
+    found = CliRunner().invoke(cli, said, obj={})
+    assert found.stdout == ""
+    assert "charge: time_sensitive, not declared" in found.stderr
+    assert "charge: no `errors" in found.stderr
+    assert not (shop.folder / "ledger.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("scop = 's'", "no key 'scop'"),
+        ("scope = 1", "scope must be text"),
+        ("[servers.pay]\nurl = 'https://x.example/mcp'\ncommand = ['x']", "one of both"),
+        ("[servers.pay]\nurll = 'x'", "urll"),
+        ("scope =", "this is not TOML"),
+        ("scope = 's'", "there is nothing to serve"),
+    ],
+)
+@pytest.mark.proves("GATEWAY-13")
+def test_what_is_wrong_in_a_gateway_file_is_told_with_its_place(shop, text, wrong):
+    config = shop.folder / "gateway.toml"
+    config.write_text(text)
+    with pytest.raises((SettingsError, ContractError), match=wrong):
+        plan(settings_of(shop, config=str(config)))
