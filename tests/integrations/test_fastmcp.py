@@ -21,6 +21,7 @@ from doubtless.engine.contracts import ToolKeys
 from doubtless.integrations import telling
 from doubtless.integrations.fastmcp import Guarded
 
+SLOW_S = 0.3  # how long a slow tool takes
 UNKNOWN = "unknown_reconciliation_required"
 
 
@@ -52,7 +53,7 @@ class Till:
 
     async def slowly(self) -> str:
         try:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(SLOW_S)
         except asyncio.CancelledError:
             self.ended.append("interrupted")
             raise

@@ -26,6 +26,7 @@ from doubtless.integrations.openai_agents import guarded, reading, tools
 from doubtless.integrations.openai_agents_mcp import GuardedServer
 
 CONFIG = RunConfig(group_id="chat", tracing_disabled=True)
+SLOW_S = 0.2  # how long a slow tool takes
 DONE = [assistant_message("done")]
 UNKNOWN = "[unknown_reconciliation_required]"
 
@@ -122,8 +123,8 @@ async def test_a_person_settles_it_later_and_the_model_reads_that(app, till):
 @pytest.mark.proves("AGENTS-OPENAI-2")
 async def test_the_timeout_of_a_tool_is_no_failure(app, till):
     async def hangs() -> str:
-        await asyncio.sleep(20)
-        return "late"
+        await asyncio.Event().wait()
+        return "never"
 
     till.then = hangs
     default = await told(calls(5, 5), till.tool(timeout=0.05))
@@ -202,7 +203,7 @@ async def test_wrong_arguments_are_told_as_nothing_done_and_recorded_nowhere(app
 @pytest.mark.proves("AGENTS-OPENAI-5")
 async def test_two_equal_calls_of_one_turn_are_one_and_two_runs_of_other_groups_are_two(app, till):
     async def slowly() -> str:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(SLOW_S)
         return "charged"
 
     till.then = slowly
@@ -251,7 +252,7 @@ async def test_a_run_that_is_cancelled_leaves_the_call_and_the_next_one_is_told(
 
     async def slowly() -> str:
         begun.set()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(SLOW_S)
         return "charged"
 
     till.then = slowly
@@ -323,7 +324,7 @@ async def test_an_mcp_server_that_hangs_is_neither_repeated_nor_interrupted(app,
 
     async def slowly() -> str:
         try:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(SLOW_S)
         except asyncio.CancelledError:
             ended.append("interrupted")
             raise

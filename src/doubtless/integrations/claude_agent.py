@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, Unpack, cast, overload
+from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast, overload
 
 from claude_agent_sdk import HookContext, HookInput, HookMatcher, SdkMcpTool, ToolAnnotations
 from claude_agent_sdk import _build_input_schema as schema_of
@@ -37,6 +37,7 @@ from doubtless.integrations import guarding, telling
 from doubtless.integrations.guarding import Guard
 
 T = TypeVar("T")
+SdkTool: TypeAlias = SdkMcpTool[Any]
 
 NOTHING_DONE: Final = (BadRequest, LedgerUnavailable)
 HOOK_S: Final = 30.0
@@ -118,7 +119,7 @@ def guarded(
     definitive: bool = False,
     not_sent: Sequence[type[BaseException]] = (),
     rejected: Sequence[type[BaseException]] = (),
-    **keys: Any,
+    **keys: object,
 ) -> SdkMcpTool[T]:
     """Return the tool such that each call of it is an operation, carried out at most once.
 
@@ -155,7 +156,7 @@ def guarded(
     return replace(tool, description=description, handler=handler)
 
 
-def _claims_to_read(tool: SdkMcpTool[Any]) -> bool:
+def _claims_to_read(tool: SdkTool) -> bool:
     """Whether its author says so; the attribute's name depends on the installed mcp."""
     names = ("readOnlyHint", "read_only_hint")
     return any(getattr(tool.annotations, name, None) is True for name in names)
@@ -205,7 +206,7 @@ def _words(found: Mapping[str, Any]) -> str:
 # --- the application's own tools -----------------------------------------------------------------
 
 
-async def tools(app: Doubtless, *, scope: str | None = None) -> list[SdkMcpTool[Any]]:
+async def tools(app: Doubtless, *, scope: str | None = None) -> list[SdkTool]:
     """Return the application's own tools, those of a contract file, and the two that read.
 
     Args:
@@ -218,7 +219,7 @@ async def tools(app: Doubtless, *, scope: str | None = None) -> list[SdkMcpTool[
     return [*(_own(app, each, scope) for each in await guarding.offers(app)), *reading(app, scope)]
 
 
-def _own(app: Doubtless, offer: guarding.Offer, scope: str | None) -> SdkMcpTool[Any]:
+def _own(app: Doubtless, offer: guarding.Offer, scope: str | None) -> SdkTool:
     async def handler(arguments: dict[str, Json]) -> dict[str, Any]:
         name = new_id()
         try:
@@ -234,7 +235,7 @@ def _own(app: Doubtless, offer: guarding.Offer, scope: str | None) -> SdkMcpTool
     return SdkMcpTool(offer.name, offer.description, dict(offer.schema), handler)
 
 
-def reading(app: Doubtless | Guard, scope: str | None = None) -> list[SdkMcpTool[Any]]:
+def reading(app: Doubtless | Guard, scope: str | None = None) -> list[SdkTool]:
     """Return `operation_status` and `list_unresolved`. They read the ledger, and do nothing else.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 from weakref import WeakSet
 
 from fastmcp import FastMCP
@@ -38,6 +38,9 @@ from doubtless.integrations.guarding import Guard, call_identity
 from doubtless.transports.mcp_servers import CORRELATION_ID, OPERATION_ID
 
 NOTHING_DONE: Final = (BadRequest, LedgerUnavailable)
+Message: TypeAlias = MiddlewareContext[Any]
+Next: TypeAlias = CallNext[Any, Any]
+
 _FRAMEWORK: Final = ("fastmcp.", "anyio", "asyncio.", "pydantic")
 
 
@@ -111,9 +114,7 @@ class Guarded(Middleware, Transform):
 
     # --- where it stands -------------------------------------------------------------------------
 
-    async def on_message(
-        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]
-    ) -> object:
+    async def on_message(self, context: Message, call_next: Next) -> object:
         """Take its place around the server's tools, with the first message that comes."""
         if context.fastmcp_context is not None:
             server = context.fastmcp_context.fastmcp
@@ -245,7 +246,7 @@ class _Operation(Tool):
     async def _run(self, arguments: dict[str, Any]) -> ToolResult:
         return await self._guarded.carry_out(self._inner, self._effect, arguments)
 
-    async def run(self, arguments: dict[str, Any]) -> ToolResult:
+    async def run(self, arguments: dict[str, Json]) -> ToolResult:
         """Carry it out."""
         return await self._run(arguments)
 

@@ -72,7 +72,7 @@ def guarded(
     scope: str | None = None,
     not_sent: Sequence[type[BaseException]] = (),
     rejected: Sequence[type[BaseException]] = (),
-    **keys: Any,
+    **keys: object,
 ) -> FunctionTool:
     """Return the tool such that each call of it is an operation, carried out at most once.
 
