@@ -5,6 +5,7 @@ tools/call is under a ticket: whatever else the SDK says is a read of the protoc
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -64,8 +65,8 @@ class Ticket:
             raise self.stop("the time for the first byte was over")
 
     def clock(self) -> float:
-        """Return the boot-time clock; once revoked, it is always too late."""
-        return float("inf") if self.revoked else self.boot_s()
+        """Return the boot-time clock; once revoked no number, which permits nothing."""
+        return math.nan if self.revoked else self.boot_s()
 
     def stop(self, why: str) -> Halted:
         """Note why nothing was written, and return it as an error."""
