@@ -158,8 +158,8 @@ def guarded(
 
 def _claims_to_read(tool: SdkTool) -> bool:
     """Whether its author says so; the attribute's name depends on the installed mcp."""
-    names = ("readOnlyHint", "read_only_hint")
-    return any(getattr(tool.annotations, name, None) is True for name in names)
+    name = "read_only_hint" if hasattr(tool.annotations, "read_only_hint") else "readOnlyHint"
+    return getattr(tool.annotations, name, None) is True
 
 
 async def _carried_out(
