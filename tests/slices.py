@@ -24,6 +24,8 @@ SLICE: Final = re.compile(
     r"|is_upgraded_while_it_works.sqlite|committed_with_the_users_change|every_route_and|no_route"
     r"|emptied|settled_operation|moves|never_gets_its_locks|forced|post_step|looked_at_as_it_is"
     r"|please_try_again|stored_run_acts_once|wherever_it_stands|hook_stops_the_repeat"
+    r"|while_the_first_may_still_act|takes_no_other_calls_place|is_not_executed_by_another"
+    r"|says_more_than_is_known|models.*(one_effect_where.*splits|gateway.*asks|told_before.*turn[02])"
     r"|share_what_is_due.*postgres|killed_process|test_store|unknown_commit|first_to_open"
 )
 

@@ -10,7 +10,7 @@ import pytest
 from mcp import Client
 from tests.integrations import stubborn
 from tests.integrations.mcp_kit import ERAS, over_http
-from tests.integrations.stubborn import FIRST, SCRIPTS, Tools
+from tests.integrations.stubborn import FIRST, SCRIPTS, Tools, asks_and_goes_on, splits
 from tests.integrations.test_stubborn_models import LOST, contract, said_honestly
 
 from doubtless.cli_gateway import whose
@@ -59,7 +59,8 @@ async def gateway(running_provider, tmp_path_factory) -> AsyncIterator[Running]:
             listening=lambda app, url: found.set_result(Running(app, url)),
         )
     )
-    await asyncio.wait({serving, found}, return_when=asyncio.FIRST_COMPLETED)
+    waited_for: set[asyncio.Future[Any]] = {serving, found}
+    await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
     yield await found
     serving.cancel()
     await asyncio.wait({serving})
@@ -82,8 +83,12 @@ def served(clients: Mapping[str, Client]) -> Tools:
 
 
 @pytest.mark.proves("STUBBORN-5")
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+@pytest.mark.parametrize(
+    ("script", "era"),
+    [(script, ERAS[1]) for script in SCRIPTS]
+    + [(script, ERAS[0]) for script in (splits, asks_and_goes_on)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 async def test_a_stubborn_model_makes_one_effect_through_the_gateway(
     gateway, provider, script, era
 ):
