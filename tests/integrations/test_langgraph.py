@@ -513,7 +513,7 @@ async def test_the_applications_own_tools_are_tools_of_an_agent(app, till):
         return {"refunded": amount} if amount < 10 else lost()
 
     offered = await tools(app)
-    assert [each.name for each in offered] == ["refund"]
+    assert [each.name for each in offered] == ["refund", "operation_status", "list_unresolved"]
     assert offered[0].description == telling.described("Refund.", Effect.MONEY)
     with pytest.raises(SettingsError, match="rename one"):
         DurableTools(app).described([till.tool("refund")])

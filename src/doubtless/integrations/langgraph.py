@@ -34,7 +34,7 @@ from doubtless.engine.tools import Call
 from doubtless.errors import BadRequest, SettingsError
 from doubtless.integrations import telling
 from doubtless.integrations.crossing import App, crossed, on_loop, waited
-from doubtless.integrations.guarding import Guard
+from doubtless.integrations.guarding import UNDECLARED, Guard
 from doubtless.integrations.langgraph_attempts import Held, Proofs, async_only
 from doubtless.integrations.langgraph_messages import Answer, not_done
 from doubtless.integrations.langgraph_places import Place, place_of
@@ -55,6 +55,7 @@ Handler = Callable[[ToolCallRequest], ToolMessage | Command[object]]
 AsyncHandler = Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[object]]]
 ModelAnswer = ModelResponse[ResponseT] | AIMessage | ExtendedModelResponse[ResponseT]
 
+KNOWN_MAX: Final = 1_000  # tools of which a copy is kept, for agents that are built anew
 READ_CLAIMS: Final = ("readOnlyHint", "read_only_hint")  # as MCP adapters put them into `metadata`
 
 
@@ -84,8 +85,11 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
             thread of the checkpointer, and without one all that this principal does.
         contracts: Contracts of tools by name, as for `app.tool`. A tool without one that acts is
             never sent again, and an unknown of it goes to a person.
-        reads: Names of tools that change nothing: they are left alone. So are tools whose metadata
-            claim `readOnlyHint`, as MCP adapters pass it on.
+        timeout: How long a tool without a contract may take, such as "5m"; by default 30 s. After
+            that it isn't known what it did, until it answers after all.
+        reads: Names of tools that change nothing themselves: they are left alone. Name agents that
+            are tools here, and hand-offs to others. Tools whose metadata claim `readOnlyHint`, as
+            MCP adapters pass it on, are left alone, too.
         definitive: Names of tools whose errors prove that nothing was done. Without that, an
             error proves nothing.
         interrupting: Names of tools that call `interrupt()` before they act, as LangGraph asks
@@ -106,6 +110,7 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
         *,
         scope: str | None = None,
         contracts: Mapping[str, ToolKeys] | None = None,
+        timeout: str | None = None,
         reads: Collection[str] = (),
         definitive: Collection[str] = (),
         interrupting: Collection[str] = (),
@@ -117,6 +122,7 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
         self._desk = Desk(app, scope=scope, waits=wait_for_operator)
         self._guard = Guard(self._desk.app)
         self._contracts, self._reads = dict(contracts or {}), frozenset(reads)
+        self._undeclared = None if timeout is None else ToolKeys(**UNDECLARED, timeout=timeout)
         self._proofs = Proofs(frozenset(definitive), frozenset(interrupting))
         self._not_sent, self._rejected = tuple(not_sent), tuple(rejected)
         self._described: dict[int, tuple[BaseTool, BaseTool]] = {}
@@ -149,9 +155,14 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
         return await handler(self._told(request))
 
     def _told(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
-        told = [
-            self._telling(tool) if isinstance(tool, BaseTool) else tool for tool in request.tools
-        ]
+        told: list[BaseTool | dict[str, object]] = []
+        own: set[str] = set()
+        for tool in request.tools:
+            if not isinstance(tool, Own):
+                told.append(self._telling(tool) if isinstance(tool, BaseTool) else tool)
+            elif tool.name not in own:  # with `tools(app)` those that read come a second time
+                own.add(tool.name)
+                told.append(tool)
         return request.override(tools=told)
 
     def _telling(self, tool: BaseTool) -> BaseTool:
@@ -161,6 +172,8 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
         if known is None or known[0] is not tool:
             words = telling.described(tool.description, self._declare(tool))
             known = (tool, tool.model_copy(update={"description": words}))
+            if len(self._described) >= KNOWN_MAX:
+                self._described.clear()
             self._described[id(tool)] = known
         return known[1]
 
@@ -184,7 +197,7 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
             tool.name,
             schema=known,
             description=tool.description,
-            keys=self._contracts.get(tool.name),
+            keys=self._contracts.get(tool.name, self._undeclared),
             not_sent=self._not_sent,
             rejected=self._rejected,
         )

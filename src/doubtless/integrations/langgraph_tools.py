@@ -10,6 +10,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import interrupt
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 
 from doubtless.core.model import Json
 from doubtless.core.outcome import Outcome
@@ -123,7 +124,10 @@ def arguments_of(tool: BaseTool, given: Mapping[str, object]) -> Mapping[str, Js
         for name, field in schema.model_fields.items()
         if name not in read.model_fields_set and field.default_factory is not None
     }
-    found: dict[str, Json] = read.model_dump(mode="json", exclude=made, warnings=False)
+    try:
+        found: dict[str, Json] = read.model_dump(mode="json", exclude=made, warnings=False)
+    except PydanticSerializationError:
+        return dict(raw)
     return found
 
 
@@ -173,7 +177,8 @@ async def tools(
 ) -> list[BaseTool]:
     """Return the application's own tools, of its contracts and functions, or of a service.
 
-    Each call of them is an operation, with or without the middleware.
+    With them come `operation_status` and `list_unresolved`. Each call of the others is an
+    operation, with or without the middleware.
 
     Args:
         app: The application, open.
@@ -184,7 +189,8 @@ async def tools(
         ServiceUnavailable: The service could not be asked.
     """
     desk = Desk(app, scope=scope, waits=wait_for_operator)
-    return [_tool(desk, offer) for offer in await crossed(app, lambda: guarding.offers(app))]
+    offers = await crossed(app, lambda: guarding.offers(app))
+    return [*(_tool(desk, offer) for offer in offers), *own_tools(desk)]
 
 
 def tools_sync(
@@ -192,7 +198,8 @@ def tools_sync(
 ) -> list[BaseTool]:
     """Do as `tools` does, for `Doubtless.sync`."""
     desk = Desk(app, scope=scope, waits=wait_for_operator)
-    return [_tool(desk, offer) for offer in waited(desk.app, lambda: guarding.offers(desk.app))]
+    offers = waited(desk.app, lambda: guarding.offers(desk.app))
+    return [*(_tool(desk, offer) for offer in offers), *own_tools(desk)]
 
 
 def _tool(desk: Desk, offer: Offer) -> BaseTool:

@@ -9,12 +9,12 @@ the model or a run that goes on from its messages finds the operation of the fir
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.tools import AgentDepsT, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from doubtless.core.model import Effect, Json
@@ -23,11 +23,14 @@ from doubtless.engine.tools import Call
 from doubtless.errors import BadRequest
 from doubtless.integrations import telling
 from doubtless.integrations.crossing import App, application, crossed, on_loop
-from doubtless.integrations.guarding import Guard
+from doubtless.integrations.guarding import UNDECLARED, Guard
 from doubtless.integrations.pydantic_ai_calls import Held, Place, arguments_of, not_done
-from doubtless.integrations.pydantic_ai_tools import MARK, own_toolset, tools, tools_sync
+from doubtless.integrations.pydantic_ai_tools import MARK, reading_tools, tools, tools_sync
 
 __all__ = ["DurableTools", "tools", "tools_sync"]
+
+DEFAULT_S: Final = 30.0  # of contracts
+SPARE_S: Final = 5.0
 
 Scope: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str]
 
@@ -46,8 +49,11 @@ class DurableTools(AbstractCapability[AgentDepsT]):
             unresolved in it bars the same call again. By default all that this principal does.
         contracts: Contracts of tools by name, as for `app.tool`. A tool without one that acts is
             never sent again, and an unknown of it goes to a person.
-        reads: Names of tools that change nothing: they are left alone. So are tools of MCP servers
-            that claim `readOnlyHint`.
+        timeout: How long a tool without a contract may take, such as "5m"; by default 30 s, or a
+            little more than a longer `timeout` of its own. After that it isn't known what it did,
+            until it answers after all.
+        reads: Names of tools that change nothing themselves: they are left alone. Name agents that
+            are tools here. Tools of MCP servers that claim `readOnlyHint` are left alone, too.
         definitive: Names of tools whose own errors (`ModelRetry`, `ToolFailed`, the error answer
             of an MCP tool) prove that nothing was done. Without that, an error proves nothing, and
             a time-out never does.
@@ -64,6 +70,7 @@ class DurableTools(AbstractCapability[AgentDepsT]):
         *,
         scope: "Scope[AgentDepsT] | None" = None,
         contracts: Mapping[str, ToolKeys] | None = None,
+        timeout: str | None = None,
         reads: Collection[str] = (),
         definitive: Collection[str] = (),
         not_sent: Sequence[type[BaseException]] = (),
@@ -73,6 +80,7 @@ class DurableTools(AbstractCapability[AgentDepsT]):
         self.guard = Guard(self.app)
         self.definitive = frozenset(definitive)
         self._contracts, self._reads = dict(contracts or {}), frozenset(reads)
+        self._timeout = timeout
         self._not_sent, self._rejected = tuple(not_sent), tuple(rejected)
 
     @classmethod
@@ -84,15 +92,11 @@ class DurableTools(AbstractCapability[AgentDepsT]):
         """Stand closest to the tools: whatever repeats a call finds its operation."""
         return CapabilityOrdering(position="innermost")
 
-    def get_toolset(self) -> AbstractToolset[AgentDepsT]:
-        """Offer `operation_status` and `list_unresolved`."""
-        return own_toolset(self.app, self.session_of)
-
     def get_wrapper_toolset(
         self, toolset: AbstractToolset[AgentDepsT]
     ) -> AbstractToolset[AgentDepsT]:
-        """Stand around all toolsets."""
-        return _Durable(toolset, self)
+        """Stand around all toolsets, and offer `operation_status` and `list_unresolved`."""
+        return _Durable(toolset, self, reading_tools(self.app, self.session_of))
 
     async def prepare_tools(
         self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]
@@ -130,10 +134,16 @@ class DurableTools(AbstractCapability[AgentDepsT]):
         return self.guard.declare(
             tool.name,
             schema=schema,
-            keys=self._contracts.get(tool.name),
+            keys=self._contracts.get(tool.name) or self._undeclared(tool),
             not_sent=self._not_sent,
             rejected=self._rejected,
         )
+
+    def _undeclared(self, tool: ToolDefinition) -> ToolKeys | None:
+        timeout = self._timeout
+        if timeout is None and (tool.timeout or 0) + SPARE_S > DEFAULT_S:
+            timeout = f"{round(((tool.timeout or 0) + SPARE_S) * 1000)}ms"  # its own comes first
+        return None if timeout is None else ToolKeys(**UNDECLARED, timeout=timeout)
 
 
 @dataclass
@@ -141,6 +151,11 @@ class _Durable(WrapperToolset[AgentDepsT]):
     """All toolsets of an agent, with each call as an operation."""
 
     capability: DurableTools[AgentDepsT]
+    reading: FunctionToolset[AgentDepsT]
+
+    async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
+        """Return all tools; those that read only where the agent hasn't got them already."""
+        return {**await self.reading.get_tools(ctx), **await self.wrapped.get_tools(ctx)}
 
     async def call_tool(
         self,
@@ -157,6 +172,8 @@ class _Durable(WrapperToolset[AgentDepsT]):
             LedgerUnavailable: Nothing could be recorded, so nothing was done.
         """
         asks = self.capability
+        if tool.toolset is self.reading:
+            return await self.reading.call_tool(name, tool_args, ctx, tool)
         if not asks.acts(tool.tool_def):
             return await self.wrapped.call_tool(name, tool_args, ctx, tool)
         asks.declare(tool.tool_def)
@@ -174,7 +191,7 @@ class _Durable(WrapperToolset[AgentDepsT]):
 
         place = Place.of(ctx, asks.session_of(ctx))
         try:
-            arguments = arguments_of(tool_args)
+            arguments = arguments_of(tool_args, ctx)
             outcome = await crossed(
                 asks.app,
                 lambda: asks.guard.call(name, arguments, perform, **place.ids()),

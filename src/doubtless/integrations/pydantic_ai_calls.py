@@ -92,8 +92,8 @@ def _response(ctx: RunContext[DepsT], call_id: str) -> ModelResponse | None:
     return None
 
 
-def arguments_of(validated: Mapping[str, object]) -> Mapping[str, Json]:
-    """Return validated arguments as JSON.
+def arguments_of(validated: Mapping[str, object], ctx: RunContext[DepsT]) -> Mapping[str, Json]:
+    """Return validated arguments as JSON; where that can't be, as the model wrote them.
 
     Raises:
         BadArguments: They can't be JSON. Nothing was executed.
@@ -101,7 +101,11 @@ def arguments_of(validated: Mapping[str, object]) -> Mapping[str, Json]:
     try:
         return cast("dict[str, Json]", to_jsonable_python(dict(validated)))
     except (PydanticSerializationError, ValueError) as error:
-        raise BadArguments("tool", "", str(error)) from error
+        response = _response(ctx, ctx.tool_call_id or "")
+        for part in response.parts if response is not None else ():
+            if isinstance(part, ToolCallPart) and part.tool_call_id == ctx.tool_call_id:
+                return cast("dict[str, Json]", part.args_as_dict())
+        raise BadArguments(ctx.tool_name or "", "", str(error)) from error
 
 
 def not_done(error: BadRequest) -> ToolFailed:

@@ -34,8 +34,14 @@ NO_ARGUMENTS: Final[dict[str, Json]] = {
 }
 
 
-def own_toolset(app: Doubtless, session_of: "SessionOf[AgentDepsT]") -> FunctionToolset[AgentDepsT]:
+def reading_tools(
+    app: Doubtless, session_of: "SessionOf[AgentDepsT]"
+) -> FunctionToolset[AgentDepsT]:
     """Return `operation_status` and `list_unresolved`."""
+    return FunctionToolset(_reading(app, session_of))
+
+
+def _reading(app: Doubtless, session_of: "SessionOf[AgentDepsT]") -> list[Tool[AgentDepsT]]:
 
     async def status(_: RunContext[AgentDepsT], operation_id: str) -> dict[str, Json]:
         return await crossed(app, lambda: guarding.status(app, operation_id))
@@ -44,14 +50,10 @@ def own_toolset(app: Doubtless, session_of: "SessionOf[AgentDepsT]") -> Function
         session_id = session_of(ctx)
         return await crossed(app, lambda: guarding.unresolved(app, session_id))
 
-    return FunctionToolset(
-        [
-            _made(status, telling.STATUS_TOOL, telling.STATUS_DESCRIPTION, ID_SCHEMA),
-            _made(
-                unresolved, telling.UNRESOLVED_TOOL, telling.UNRESOLVED_DESCRIPTION, NO_ARGUMENTS
-            ),
-        ]
-    )
+    return [
+        _made(status, telling.STATUS_TOOL, telling.STATUS_DESCRIPTION, ID_SCHEMA),
+        _made(unresolved, telling.UNRESOLVED_TOOL, telling.UNRESOLVED_DESCRIPTION, NO_ARGUMENTS),
+    ]
 
 
 async def tools(
@@ -59,7 +61,8 @@ async def tools(
 ) -> FunctionToolset[AgentDepsT]:
     """Return the application's own tools, of its contracts and functions, or of a service.
 
-    Each call of them is an operation, with or without the capability.
+    With them come `operation_status` and `list_unresolved`. Each call of the others is an
+    operation, with or without the capability.
 
     Args:
         app: The application, open.
@@ -85,7 +88,8 @@ def _toolset(
     def session_of(ctx: RunContext[AgentDepsT]) -> str | None:
         return scope(ctx) if callable(scope) else scope
 
-    return FunctionToolset([_tool(app, offer, session_of) for offer in offers])
+    acting = [_tool(app, offer, session_of) for offer in offers]
+    return FunctionToolset([*acting, *_reading(app, session_of)])
 
 
 def _tool(app: Doubtless, offer: Offer, session_of: "SessionOf[AgentDepsT]") -> Tool[AgentDepsT]:
