@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, TypeVar, cast
 
 import anyio
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from doubtless.integrations.idempotency_course import Conduct, Course, Execution, Pause
 from doubtless.integrations.idempotency_desk import Desk, Settings, too_large, unauthenticated
@@ -28,6 +28,8 @@ from doubtless.integrations.idempotency_store import NotYours, Store
 __all__ = ["IdempotencyMiddleware", "NotYours", "Once", "Route", "Settings", "Store", "operation"]
 
 T = TypeVar("T")
+# Frameworks write the types of scopes and messages in ways that don't fit each other.
+App: TypeAlias = Callable[..., Awaitable[None]]
 Caller: TypeAlias = Callable[[Scope], str | Awaitable[str | None] | None]
 
 
@@ -37,15 +39,15 @@ class IdempotencyMiddleware:
     Args:
         app: The application. Other routes than those listed are not touched.
         store: Where keys are kept: in the database of the application.
-        caller: Returns whose key it is, from a scope that the owner's authentication has seen;
-            None for nobody, who is refused with 401. Callers share no keys.
+        caller: Returns whose key it is, from a scope that the owner's authentication has seen.
+            None or an empty text is nobody, who is refused with 401. Callers share no keys.
         routes: Where keys are kept, the first that fits.
         settings: What else may be set.
     """
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: App,
         *,
         store: Store,
         caller: Caller,
@@ -78,7 +80,7 @@ class IdempotencyMiddleware:
     async def _who(self, scope: Scope) -> str:
         found = self._caller(scope)
         caller = await found if inspect.isawaitable(found) else found
-        if caller is None:
+        if not caller:
             raise unauthenticated()
         return caller
 
@@ -157,7 +159,7 @@ class _Run:
         self._closes = False  # the server closes the connection after it
         self._streams = False  # it is too long to keep, and goes out as it comes
 
-    async def carry_out(self, app: ASGIApp, scope: Scope, receive: Receive) -> None:
+    async def carry_out(self, app: App, scope: Scope, receive: Receive) -> None:
         """Run the handler, and see to it that its end is recorded before it is told."""
         scope[PLACE] = self._execution.once
         scope["extensions"] = {}  # an answer may not go out by a way that isn't seen here

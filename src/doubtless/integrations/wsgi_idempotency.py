@@ -42,7 +42,7 @@ class IdempotencyMiddleware:
         app: The application. Other routes than those listed are not touched.
         store: Where keys are kept; its transactions block.
         caller: Returns whose key it is, from an environment that the owner's authentication has
-            seen; None for nobody, who is refused with 401. Callers share no keys.
+            seen. None or an empty text is nobody, who is refused with 401. Callers share no keys.
         routes: Where keys are kept, the first that fits.
         settings: What else may be set.
     """
@@ -79,7 +79,7 @@ class IdempotencyMiddleware:
 
     def _who(self, environ: "WSGIEnvironment") -> str:
         caller = self._caller(environ)
-        if caller is None:
+        if not caller:
             raise unauthenticated()
         return caller
 
