@@ -27,7 +27,7 @@ INSTALL_PROJECT := $(BIN)/python -m pip install --quiet --no-index --no-build-is
 COMPILE := $(UV_PIP) compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate
 
-.PHONY: help demo test proofs check coverage bench simulate explore load scale flood campaign failover throughput lock clean
+.PHONY: help demo test proofs check coverage bench simulate explore load scale flood campaign failover throughput gateway lock clean
 
 help: ## Show this list.
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -81,6 +81,9 @@ failover: .venv/.dev ## Kill a PostgreSQL primary under load 50 times, promote i
 
 throughput: .venv/.dev ## Measure 1, 2 and 4 workers on one PostgreSQL, with us and with DBOS.
 	@$(BIN)/python -m doubtless.testing.throughput --evidence docs/evidence.md $(ARGS)
+
+gateway: .venv/.dev ## Measure what the MCP gateway costs a call, and 100 calls at once.
+	@$(BIN)/python -m doubtless.testing.gateway_bench --evidence docs/evidence.md $(ARGS)
 
 lock: .venv/.dev ## Refresh requirements/*.txt (ARGS=--upgrade moves the pins).
 	@$(COMPILE) $(ARGS) --group dev pyproject.toml --output-file requirements/dev.txt
