@@ -22,6 +22,7 @@ from doubtless import Doubtless
 
 HERE = Path(__file__).parent
 PATIENCE_S = 20
+POLL_S = 0.01
 
 CONTRACT = """
 [servers.pay]
@@ -117,7 +118,7 @@ def served(book: Book, port: int = 0, **options: Any) -> Iterator[int]:
         end = time.monotonic() + PATIENCE_S
         while not runner.started:
             assert time.monotonic() < end
-            time.sleep(0.01)
+            time.sleep(POLL_S)
         try:
             yield bound.getsockname()[1]
         finally:

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from tests.actions.agent import state_of, until
 from tests.actions.mcp_program import Book
-from tests.actions.mcp_stage import Nursery, declare, opened
+from tests.actions.mcp_stage import POLL_S, Nursery, declare, opened
 from tests.actions.told import observed, result
 
 from doubtless.core.contract import Kind
@@ -165,7 +165,7 @@ async def test_calls_share_one_server_and_go_on_beside_one_that_hangs(pay, book,
         tasks.start_soon(charge, app, "hang", "stuck", "stuck")
         with anyio.fail_after(WAIT_S):
             while not book.rows():  # noqa: ASYNC110 - another process brings it about
-                await anyio.sleep(0.01)
+                await anyio.sleep(POLL_S)
         async with anyio.create_task_group() as others:
             for number in range(20):
                 others.start_soon(one, number)

@@ -66,7 +66,7 @@ KINDS: Final[Mapping[str, str]] = {
     "GitPushTable": "[pushing to git](actions-git.md)",
     "MailTable": "[mail](actions-mail.md)",
     "BrowserTable": "[pages](actions-browser.md)",
-    "JsonValue": "not in this release",
+    "McpTable": "[tools of MCP servers](actions-mcp.md)",
 }
 WORDS: Final[Mapping[str, type[StrEnum]]] = {
     "FormatName": KeyFormat,

@@ -109,18 +109,18 @@ def parse_contracts(text: str, file: str) -> Contracts:
     if problems:
         raise ContractError(problems)
     found = _contracts(file, drafts, sources)
-    told = [
-        each
-        for name, server in servers.items()
-        if server.table is not None
-        for each in warnings_in_server(file, name, server.table)
-    ]
     return replace(
         found,
         servers=place.servers,
         definite=place.definite,
-        warnings=(*told, *found.warnings),
+        warnings=(*_of_servers(file, servers), *found.warnings),
     )
+
+
+def _of_servers(file: str, servers: Mapping[str, Reading[ServerTable]]) -> Iterator[Problem]:
+    for name, server in servers.items():
+        if server.table is not None:
+            yield from warnings_in_server(file, name, server.table)
 
 
 def _broken(file: str, wrong: str, mend: str) -> ContractError:
