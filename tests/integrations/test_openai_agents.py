@@ -159,6 +159,27 @@ async def test_an_approved_call_of_a_stored_run_acts_once_however_often_it_is_re
     assert till.charged == [5]
 
 
+@pytest.mark.proves("AGENTS-OPENAI-3")
+async def test_what_a_policy_for_approvals_must_not_judge_waits_for_a_person_as_before(app):
+    charged: list[int] = []
+
+    async def needless(*_: Any) -> bool:
+        return False
+
+    @function_tool(strict_mode=False, needs_approval=needless)
+    async def charge(amount: int = 5) -> str:
+        charged.append(amount)
+        return "charged"
+
+    for given in (charge, guarded(app, charge)):
+        for arguments, waits in (({}, 1), ({"amount": 6}, 0)):
+            asked = [function_call("charge", arguments, call_id="call_1")]
+            agent = Agent(name="shop", model=ScriptedModel([asked, DONE]), tools=[given])
+            found = await Runner.run(agent, "charge", run_config=CONFIG)
+            assert len(found.interruptions) == waits
+    assert charged == [6, 6]
+
+
 @pytest.mark.proves("AGENTS-OPENAI-4")
 @pytest.mark.timeout(150)  # a process imports the framework
 async def test_a_process_that_died_in_a_tool_is_not_repeated_by_the_next_run(

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, TypeAlias, Unpack, cast, overload
 
 from agents import FunctionTool, ModelBehaviorError, RunContextWrapper, Tool, get_current_trace
+from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
 from pydantic import BaseModel
 
@@ -124,6 +125,11 @@ def _timed(tool: FunctionTool) -> ToolKeys | None:
 
 def _changed(tool: FunctionTool, *, description: str, invoke: Any) -> FunctionTool:
     """Return the tool with ours in place of its invocation; the framework stops no call of it."""
+    prepare = getattr(tool.on_invoke_tool, "prepare_arguments", None)
+    if prepare is not None:
+        # Else a policy for approvals would judge arguments that the tool's own check changes.
+        invoke.__agents_prepare_arguments__ = prepare
+        invoke = with_function_tool_failure_error_handler(invoke, _nothing)
     return replace(
         tool,
         description=description,
@@ -136,6 +142,10 @@ def _changed(tool: FunctionTool, *, description: str, invoke: Any) -> FunctionTo
         _failure_error_function=None,
         _use_default_failure_error_function=False,
     )
+
+
+def _nothing(_tool: FunctionTool, _error: Exception, _input: str) -> None:
+    """Report nothing: no failure is turned into words there."""
 
 
 @dataclass(slots=True)
