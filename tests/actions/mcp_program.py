@@ -106,6 +106,8 @@ async def _charge(book: Book, arguments: dict[str, Any], meta: str) -> CallToolR
             return _text("the database is gone", is_error=True)
         case "protocol error":
             raise MCPError(code=-32602, message="no such argument")
+        case "echo":
+            return _text(f"I am {os.environ['PAY_TOKEN']}")
         case "misfit":
             return _text("done", structured_content={"number": "not a number"})
         case "nonsense":

@@ -196,7 +196,8 @@ async def test_a_server_that_can_not_be_started_was_sent_nothing(tmp_path, comma
 async def test_a_secret_reaches_the_server_alone(pay, starts, tmp_path, monkeypatch):
     monkeypatch.setenv("DOUBTLESS_SECRET_PAY", "s3cret-token")
     async with pay('env = { PAY_TOKEN = { credential = "pay" } }') as app:
-        await charge(app)
+        outcome = await charge(app, "echo")
+    assert outcome.result == [{"type": "text", "text": "I am [redacted]"}]
     assert starts()[0][1:] == ["s3cret-token"]
     for file in tmp_path.glob("d.db*"):
         assert b"s3cret-token" not in file.read_bytes()

@@ -137,6 +137,21 @@ def test_its_way_is_explained_and_what_would_make_it_automatic():
     assert "refused, not done" in {each.name: each.proof for each in told.path}["the result"]
 
 
+@pytest.mark.proves("MCP-12")
+def test_a_key_that_the_server_keeps_lets_a_call_be_sent_again_after_proof():
+    more = (
+        'arguments = { memo = "{operation.ref}" }\n'
+        f'{FIND} authoritative = true, lag = "0s" }}\n'
+        '[tools.charge.idempotency]\nttl = "24h"'
+    )
+    tool = TOOL.replace('"money"', '"money"\non_absent = "resend"')
+    told = explain(loaded(more, tool=tool).tools["charge"])
+    assert any("in the call's _meta" in each for each in told.why)
+    assert "sent again by itself" in " ".join(each.text for each in told.on_unknown)
+    more += '\nheader = "Idempotency-Key"'
+    assert ("tools.charge.mcp", "arguments") in wrong(more=more, tool=tool)
+
+
 # --- tools without a contract ---------------------------------------------------------------------
 
 

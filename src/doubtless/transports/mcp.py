@@ -7,14 +7,15 @@ declared to be definite; and neither an error of JSON-RPC, whatever its code, no
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 import rfc8785
 from mcp_types import CallToolResult, ErrorData, TextContent
 
 from doubtless.core.model import Cause, Json, Seen, Stage
-from doubtless.errors import GateClosed
+from doubtless.errors import GateClosed, SettingsError
 from doubtless.transports.base import (
     Errand,
     Gate,
@@ -25,6 +26,7 @@ from doubtless.transports.base import (
     could_not_ask,
     open_gate,
 )
+from doubtless.transports.http_reply import SECRET_LENGTH_MIN, without
 from doubtless.transports.mcp_found import seen_in
 from doubtless.transports.mcp_servers import (
     CORRELATION_ID,
@@ -48,6 +50,7 @@ class McpTransport:
     """Calls tools of upstream servers, over one connection to each."""
 
     def __init__(self, workplace: Workplace) -> None:
+        self._workplace = workplace
         self.upstreams = Upstreams(workplace.secret, workplace.boot_s)
 
     async def survey(self, errand: Errand) -> Json:
@@ -71,7 +74,22 @@ class McpTransport:
             )
         except GateClosed as error:
             return Reply(stage=Stage.GATE, proof=Seen.NOT_SENT, detail=str(error))
-        return _reply(found, members.get("errors"))
+        return _without(self._secrets(errand), _reply(found, members.get("errors")))
+
+    def _secrets(self, errand: Errand) -> list[bytes]:
+        """Return what must not come back from the server, as it would stand in JSON."""
+        server = _server(errand)
+        named = [name for _, name in server.env_credentials]
+        named += [server.credential] if server.credential is not None else []
+        found: list[bytes] = []
+        for name in named:
+            try:
+                found.append(
+                    json.dumps(self._workplace.secret(name), ensure_ascii=False)[1:-1].encode()
+                )
+            except SettingsError:
+                continue  # it can't have been handed over
+        return sorted((each for each in found if len(each) >= SECRET_LENGTH_MIN), key=len)[::-1]
 
     async def look(self, errand: Errand, *, limit_s: float) -> Sighting:
         """Ask another tool of the server; see `ActionTransport.look`."""
@@ -140,6 +158,16 @@ def _reply(found: Called, errors: Json) -> Reply:
         return Reply(stage=Stage.READ, proof=Seen.REJECTED, detail=told, exhibits=exhibits)
     told = f"{told}, which proves nothing: it may have acted before"
     return Reply(stage=Stage.READ, cause=Cause.TOOL_ERROR, detail=told, exhibits=exhibits)
+
+
+def _without(secrets: Sequence[bytes], reply: Reply) -> Reply:
+    """Blot out credentials that the server sent back."""
+    return replace(
+        reply,
+        detail=without(secrets, reply.detail.encode()).decode(),
+        body=without(secrets, reply.body),
+        exhibits={name: without(secrets, each) for name, each in reply.exhibits.items()},
+    )
 
 
 def _told(error: ErrorData | None) -> CallToolResult | None:

@@ -199,7 +199,8 @@ class Upstreams:
             ):
                 return await _list(session)
         except (MCPError, ValidationError, TimeoutError) as error:
-            connection.retire()
+            if server.url is not None:
+                connection.retire()  # a new session costs nothing; a busy process is left in peace
             told = error.error.message if isinstance(error, MCPError) else type(error).__name__
             raise Unreachable(f"{server.name} does not list its tools: {told:.200}") from error
 
@@ -299,6 +300,7 @@ class _Work:
                     allow_input_required=True,
                 )
         except TimeoutError:
+            self.connection.retire()  # the next call does not depend on what hangs
             return self._unknown(Cause.TIMEOUT, "no answer within the time for late ones")
         except ValidationError:
             return self._unknown(Cause.UNREADABLE, "the answer is no result of a tool")

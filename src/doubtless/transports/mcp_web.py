@@ -22,7 +22,7 @@ from doubtless.transports.base import Watch, open_gate
 from doubtless.transports.http_client import GuardedTransport, SentRequest
 from doubtless.transports.http_exchange import Exchange, Halted
 from doubtless.transports.http_reply import reason
-from doubtless.transports.mcp_pipe import CALL, CANCELLED
+from doubtless.transports.mcp_pipe import CALL, CANCELLED, LINE_MAX
 from doubtless.transports.mcp_servers import ServerRules
 from doubtless.transports.mcp_ticket import ID, KEPT_BYTES, TICKET, Ticket
 
@@ -197,7 +197,9 @@ async def webbed(server: ServerRules, carrier: Carrier) -> AsyncIterator[Streams
             trust_env=False,
             headers={"Accept-Encoding": "identity"},
         ) as client,
-        streamable_http_client(server.url or "", http_client=client) as (read, write),
+        streamable_http_client(
+            server.url or "", http_client=client, max_sse_event_size=LINE_MAX
+        ) as (read, write),
     ):
         yield read, Quiet(write)
 

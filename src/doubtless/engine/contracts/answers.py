@@ -7,7 +7,7 @@ when the connection breaks? Where one has no answer, the tool is not fully autom
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from doubtless.core.contract import Contract, LookupRules, OnAbsent, Stores
+from doubtless.core.contract import Contract, Kind, LookupRules, OnAbsent, Stores
 from doubtless.core.effects import NO_EFFECT, RULES, Resend
 from doubtless.core.model import Source
 from doubtless.engine.contracts.blocks import BLOCKS
@@ -95,7 +95,8 @@ def repeats(contract: Contract) -> bool:
 def _ties(contract: Contract) -> Iterator[str]:
     key, condition, request = contract.key, contract.condition, contract.request
     if key is not None:
-        place = {"code": "handed to the function"}.get(key.place, f"in the {key.place} {key.name}")
+        handed = "in the call's _meta" if contract.kind is Kind.MCP else "handed to the function"
+        place = {"code": handed}.get(key.place, f"in the {key.place} {key.name}")
         life = f"for {duration_text(key.ttl_ms)}" if key.ttl_ms else "for an unknown time"
         yield f"a key {place}, kept {life} after the first send"
     if condition is not None and condition.id is not None:
