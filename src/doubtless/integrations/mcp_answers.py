@@ -93,6 +93,24 @@ def refused(tool: str, error: DoubtlessError) -> types.CallToolResult:
     return _texts(text, told, {}, is_error=True)
 
 
+def unanswered(tool: str, unresolved_tool: str) -> types.CallToolResult:
+    """Say that it can't be told here what became of a call. The log has the reason."""
+    text = (
+        f"[unknown_reconciliation_required] It can't be told what became of {tool}: the gateway"
+        " failed. Do not repeat it and do not try a variant. To learn what is open, ask"
+        f" {unresolved_tool}."
+    )
+    told: dict[str, Json] = {
+        "operation_id": None,
+        "tool": tool,
+        "status": "unknown_reconciliation_required",
+        "outcome": "unknown",
+        "retry_allowed": False,
+        "message": text,
+    }
+    return _texts(text, told, {}, is_error=True)
+
+
 def fitting(result: types.CallToolResult, version: str) -> types.CallToolResult:
     """Leave out what a protocol version has no place for; the text has it all the same."""
     if version in MODERN_PROTOCOL_VERSIONS or isinstance(result.structured_content, dict | None):

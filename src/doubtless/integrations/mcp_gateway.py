@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
-import anyio
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -20,7 +19,13 @@ from doubtless.core.model import State
 from doubtless.core.outcome import Outcome
 from doubtless.engine.app import Doubtless
 from doubtless.engine.surroundings import new_id
-from doubtless.errors import BadRequest, ExhibitNotFound, LedgerUnavailable, OperationNotFound
+from doubtless.errors import (
+    BadRequest,
+    ExhibitNotFound,
+    LedgerError,
+    LedgerUnavailable,
+    OperationNotFound,
+)
 from doubtless.integrations import doubting, guarding, mcp_answers
 from doubtless.integrations.mcp_asking import Asking
 from doubtless.integrations.mcp_calls import Asked, Caller, Unanswered, call_key
@@ -85,6 +90,11 @@ class Gateway:
             result = await self._answer(caller, context, params)
         except (BadRequest, LedgerUnavailable) as error:
             result = mcp_answers.refused(params.name, error)
+        except MCPError:
+            raise
+        except Exception:  # noqa: BLE001 - an error of the protocol would invite a repeat
+            _log.exception("a call of %s could not be answered", params.name)
+            result = mcp_answers.unanswered(params.name, self._catalogue.reading.unresolved)
         if isinstance(result, types.CallToolResult):
             return mcp_answers.fitting(result, context.protocol_version)
         return result
@@ -151,7 +161,9 @@ class Gateway:
                 session_id=caller.session_id,
                 correlation_id=asked.correlation_id,
             )
-        except anyio.get_cancelled_exc_class():
+        except (BadRequest, LedgerUnavailable):
+            raise  # nothing was recorded
+        except BaseException:  # cancelled, or a fault of ours
             if is_noted:
                 self._unanswered.add(call, request_id)
             raise
@@ -169,8 +181,8 @@ class Gateway:
             return mcp_answers.answered(outcome, status_tool=status, more=more)
         try:
             kept = await caller.actor.exhibit(outcome.operation_id, RESULT)
-        except (ExhibitNotFound, OperationNotFound):  # refused before there was one
-            kept = None
+        except (ExhibitNotFound, OperationNotFound, LedgerError):
+            kept = None  # it was refused, or can't be read: how it ended is known all the same
         return mcp_answers.handed_on(outcome, kept, tool=served.tool, status_tool=status, more=more)
 
     async def _status(
