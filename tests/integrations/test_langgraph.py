@@ -3,6 +3,7 @@
 import asyncio
 import json
 import operator
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -219,6 +220,23 @@ async def test_a_node_that_handles_errors_says_please_fix_and_ours_that_it_is_un
     assert str(ours.content).startswith(UNKNOWN)
     assert ours.status == "success"
     assert "fix" not in str(ours.content)
+
+
+@pytest.mark.proves("AGENTS-LANGGRAPH-1")
+async def test_the_examples_of_the_page_run(app, till, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "agents-langgraph.md").read_text("utf-8")
+    names: dict[str, Any] = {"__name__": "example"}
+    for example in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[:2]:
+        exec(compile(example, "docs/agents-langgraph.md", "exec"), names)  # noqa: S102 - our own page
+    till.then = lost
+    asked = asks(("charge", {"amount": 5}), ("charge", {"amount": 5}))
+    found = await names["shop"](model(*asked), [till.tool()], "charge 5")
+    bound, node = names["tool_node"](app, model(*asked), [till.tool()])
+    made = graph(node, await bound.ainvoke("charge 5"))
+    for each in (found, await made.ainvoke(GO)):
+        assert all(text.startswith(UNKNOWN) for text in contents(each))
+    assert till.charged == [5, 5]  # one in each ledger
 
 
 # --- after a crash -------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Tools of Pydantic AI: its defaults beside ours, with scripted models and no network."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,20 @@ async def test_a_person_settles_it_later_and_the_model_reads_that(app, till):
     after = contents(await agent.run("go on", model=Model(*reads).itself))
     assert after[0] == []
     assert after[1]["status"] == "succeeded"
+    assert till.charged == [5]
+
+
+@pytest.mark.proves("AGENTS-PYDANTIC-1")
+async def test_the_example_of_the_page_runs(till, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "agents-pydantic-ai.md").read_text("utf-8")
+    found = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(found[1], "docs/agents-pydantic-ai.md", "exec"), names)  # noqa: S102 - our own page
+    till.then = lost
+    result = await names["shop"](Model(*asks(FIVE, FIVE)).itself, [till.tool()], "charge 5")
+    assert all(str(each).startswith(UNKNOWN) for each in contents(result))
     assert till.charged == [5]
 
 
