@@ -15,12 +15,14 @@ import pytest
 from tests.cli.shell import Shell
 from tests.integrations import stubborn
 from tests.integrations.stubborn import FIRST, SCRIPTS, FarSide, Said
+from tests.service.serving import staged
 
 from doubtless import Doubtless
+from doubtless.core.model import Principal, Role
 from doubtless.core.outcome import Outcome
 from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.tools import Call
-from doubtless.integrations import guarding, telling
+from doubtless.integrations import doubting, guarding, telling
 from doubtless.integrations.guarding import Guard
 from doubtless.testing.provider import ProviderProcess
 
@@ -203,6 +205,41 @@ async def test_what_was_settled_meanwhile_is_told_before_anything_is_sent_again(
         third = await tools[turn.tool](turn.arguments, "agent")
         assert third.startswith("[unknown")
         assert len(loses.effects()) == 2
+
+
+@pytest.mark.proves("STUBBORN-3")
+@pytest.mark.parametrize("whose", ["its own", "another's", "nobody's"])
+async def test_only_an_operation_of_its_own_bars_what_a_caller_asks_for(provider, tmp_path, whose):
+    (tmp_path / "contracts.toml").write_text(contract(provider.url))
+    async with stubborn.opened(tmp_path, contracts=tmp_path / "contracts.toml") as app:
+        other = app.actor(Principal(name="another", role=Role.AGENT))
+        first = await (app if whose == "its own" else other).call("refund", FIRST.arguments)
+        in_doubt = ["nobody-s" if whose == "nobody's" else first.operation_id]
+        again = await app.call_in_doubt("refund", FIRST.arguments, in_doubt=in_doubt)
+        variant = await app.call_in_doubt(
+            "refund", {**FIRST.arguments, "amount": 1}, in_doubt=in_doubt
+        )
+    is_barred = whose == "its own"
+    assert (again.outcome, again.already_done) == ("success", is_barred)
+    assert variant.outcome == ("rejected" if is_barred else "success")
+    assert len(provider.effects()) == (1 if is_barred else 3)
+
+
+@pytest.mark.proves("STUBBORN-3")
+async def test_a_repeat_at_a_service_is_told_of_what_was_settled_meanwhile(loses, tmp_path):
+    with staged(tmp_path, contract(loses.url, looked_up=True)) as stage:
+        async with Doubtless(stage.serving.url, token=stage.tokens["agent"]) as app:
+            first = await doubting.ask(app, "refund", FIRST.arguments, session_id="agent")
+            assert first.outcome == "unknown"
+            assert (await app.wait(first.operation_id, timeout=20)).outcome == "success"
+            again = await doubting.ask(app, "refund", FIRST.arguments, session_id="agent")
+            assert (again.operation_id, again.already_done) == (first.operation_id, True)
+            assert telling.told(again).startswith("[succeeded] refund had already been done")
+            assert len(loses.effects()) == 1
+            # It knows now. Whatever it asks for next, it means.
+            meant = await doubting.ask(app, "refund", FIRST.arguments, session_id="agent")
+    assert meant.operation_id != first.operation_id
+    assert len(loses.effects()) == 2
 
 
 @pytest.mark.proves("STUBBORN-3")

@@ -1,12 +1,15 @@
 """Calls: one intent carried out at most once, and waited for."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from doubtless.core.model import Json, Record, State
 from doubtless.core.outcome import Outcome
 from doubtless.core.permission import blocking
 from doubtless.engine import drafting, intake
+from doubtless.engine.drafting import Ask
 from doubtless.engine.inside import stay_out
+from doubtless.engine.opened import OpenApp
 from doubtless.engine.surface import WAIT_EXTRA_S, Surface
 
 RESTING = frozenset(
@@ -86,23 +89,42 @@ class Calls(Surface):
             on_unknown=on_unknown,
             supersedes=supersedes,
         )
-        met = await opened.ledger.commit(
-            lambda tx: intake.prepare(opened.book, tx, ask), then=opened.go_on
+        return await _carried_out(opened, ask, wait_s)
+
+    async def call_in_doubt(
+        self,
+        tool: str,
+        arguments: Mapping[str, Json],
+        *,
+        in_doubt: Sequence[str],
+        request_id: str | None = None,
+        session_id: str | None = None,
+        correlation_id: str | None = None,
+        wait_s: float | None = None,
+    ) -> Outcome:
+        """Make a call as `call` does, for whoever was told of operations that they are open.
+
+        Args:
+            in_doubt: Operations on the same object, or of the same call. As long as one of them
+                has succeeded, the same call joins it, and every other is refused
+                (`target_unresolved`), as if it were open still.
+
+        Raises:
+            BadRequest: It can't be carried out as it was written. Nothing was recorded or sent.
+            LedgerUnavailable: Nothing could be recorded, so nothing was sent.
+        """
+        stay_out("app.call")
+        opened = self._opened
+        ask = drafting.draft(
+            opened.book,
+            self.registry.tool(tool),
+            arguments,
+            principal=self._principal,
+            request_id=request_id,
+            session_id=session_id,
+            correlation_id=correlation_id,
         )
-        if met.refusal is not None:
-            return intake.refused(ask, met)
-        if not met.joined:
-            opened.book.kept.add(ask.tool.digest)  # its snapshot is durable now
-        seconds = ask.tool.contract.timeout_ms / 1000 + WAIT_EXTRA_S if wait_s is None else wait_s
-        ready = has_news if wait_s is None else _is_settled
-        record = met.begun.record if met.begun is not None else None
-        found = await opened.waiting.until(
-            met.operation_id, ready, timeout_s=seconds, record=record
-        )
-        # The repeat of a request that was carried out is told what the first one would have been.
-        repeated = met.operation_id == ask.request_id
-        already_done = met.joined and met.begun is None and not repeated
-        return opened.outcome(found, already_done=already_done)
+        return await _carried_out(opened, replace(ask, in_doubt=tuple(in_doubt)), wait_s)
 
     async def wait(self, operation_id: str, *, timeout: float) -> Outcome:  # noqa: ASYNC109
         """Return the outcome once it is settled, or as it stands after `timeout` seconds.
@@ -125,6 +147,25 @@ class Calls(Surface):
             OperationNotFound: There is no such operation.
         """
         return await self.wait(operation_id, timeout=0)
+
+
+async def _carried_out(opened: OpenApp, ask: Ask, wait_s: float | None) -> Outcome:
+    """Make a call durable, wait for what it leads to, and say what is known of it."""
+    met = await opened.ledger.commit(
+        lambda tx: intake.prepare(opened.book, tx, ask), then=opened.go_on
+    )
+    if met.refusal is not None:
+        return intake.refused(ask, met)
+    if not met.joined:
+        opened.book.kept.add(ask.tool.digest)  # its snapshot is durable now
+    seconds = ask.tool.contract.timeout_ms / 1000 + WAIT_EXTRA_S if wait_s is None else wait_s
+    ready = has_news if wait_s is None else _is_settled
+    record = met.begun.record if met.begun is not None else None
+    found = await opened.waiting.until(met.operation_id, ready, timeout_s=seconds, record=record)
+    # The repeat of a request that was carried out is told what the first one would have been.
+    repeated = met.operation_id == ask.request_id
+    already_done = met.joined and met.begun is None and not repeated
+    return opened.outcome(found, already_done=already_done)
 
 
 def _has_ended(record: Record) -> bool:

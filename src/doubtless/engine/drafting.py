@@ -47,6 +47,7 @@ class Ask:
     after: tuple[str, ...] = ()  # operations that must have succeeded first
     on_unknown: str = "stop"
     queued: bool = False  # only made durable: whoever is due carries it out
+    in_doubt: tuple[str, ...] = ()  # operations that its caller believes to be open
 
 
 def draft(  # noqa: PLR0913 - what a caller may say, each by its name

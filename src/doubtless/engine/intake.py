@@ -50,6 +50,7 @@ def prepare(book: Book, tx: Transaction, ask: Ask) -> Met:
     claim = _claim(ask)
     same_id = _same_id(book, tx, ask)
     holder = _holder(book, tx, ask, claim, now) if same_id is None else None
+    holder = holder or _believed_open(book, tx, ask)
     meeting = identity.meet(
         asked,
         same_id=_known(same_id),
@@ -110,6 +111,13 @@ def _holder(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) 
     if held is not None and sequences.comes_after(tx, book.tenant, ask.after, held):
         return None
     return operations.get(tx, book.tenant, held) if held else None
+
+
+def _believed_open(book: Book, tx: Transaction, ask: Ask) -> Operation | None:
+    """Return what has taken effect, and stands in the way because its caller doesn't know."""
+    found = (operations.get(tx, book.tenant, each) for each in ask.in_doubt)
+    mine = (each for each in found if each is not None and each.principal == ask.principal.name)
+    return next((each for each in mine if each.state is State.SUCCEEDED), None)
 
 
 def _twin(book: Book, tx: Transaction, ask: Ask, claim: str | None, now: Now) -> Operation | None:

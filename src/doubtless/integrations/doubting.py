@@ -7,18 +7,18 @@ in memory: a new process begins without doubts, and reads what is unresolved.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from doubtless.core import identity
 from doubtless.core.effects import NO_EFFECT
-from doubtless.core.model import Cause, Json, State
+from doubtless.core.model import Cause, Json
 from doubtless.core.outcome import Outcome
-from doubtless.core.refusals import refusal
 from doubtless.engine.app import Doubtless
-from doubtless.errors import BadRequest, OperationNotFound
+from doubtless.engine.remote.app import RemoteDoubtless
+from doubtless.errors import BadRequest
 
 DOUBTS_MAX: Final = 1_000
 
@@ -40,32 +40,39 @@ async def ask(
 
     If its session was told of the same call that it is unknown or under way, and that has succeeded
     since, it gets that result, once. A variant on the same object is refused until it asked how
-    the first one ended. A repeat under a `request_id` that the ledger knows is told of that one.
+    the first one ended; a service doesn't know of that, and takes it for a new intent. A repeat
+    under a `request_id` that the ledger knows is told of that one.
 
     Raises:
         BadRequest: It can't be carried out as it was written. Nothing was recorded or sent.
         LedgerUnavailable: Nothing could be recorded, so nothing was sent.
+        ServiceUnavailable: A service did not answer in time. It may have been recorded.
     """
     doubts = _of(app)
-    same, others = _keys(app, tool, arguments, session_id)
-    earlier = await doubts.ended(app, same)
-    first = await doubts.ended(app, others) if earlier is None else None
-    if (earlier or first) and await _is_known(app, request_id):
-        earlier = first = None
-    if earlier is not None:
-        doubts.told(earlier)
-        return _already(earlier)
-    if first is not None:
-        return _first(first, tool)
-    outcome = await app.call(
-        tool,
-        arguments,
-        request_id=request_id,
-        session_id=session_id,
-        correlation_id=correlation_id,
-        wait_s=wait_s,
-    )
-    doubts.told(outcome, same, others)
+    keys = _keys(app, tool, arguments, session_id)
+    in_doubt = doubts.about(keys)
+    if isinstance(app, RemoteDoubtless):
+        found = await _done_since(app, in_doubt, request_id)
+        outcome = found or await app.call(
+            tool,
+            arguments,
+            request_id=request_id,
+            session_id=session_id,
+            correlation_id=correlation_id,
+            wait_s=wait_s,
+        )
+    else:
+        found = await app.call_in_doubt(
+            tool,
+            arguments,
+            in_doubt=in_doubt,
+            request_id=request_id,
+            session_id=session_id,
+            correlation_id=correlation_id,
+            wait_s=wait_s,
+        )
+        outcome = await _worded(app, found, in_doubt)
+    doubts.told(outcome, keys)
     return outcome
 
 
@@ -80,35 +87,20 @@ class _Doubts:
     def __init__(self) -> None:
         self._open: OrderedDict[Key, str] = OrderedDict()
 
-    def told(self, outcome: Outcome, *keys: Key | None) -> None:
+    def about(self, keys: Sequence[Key]) -> list[str]:
+        """Return the operations that a call may be about."""
+        return [self._open[key] for key in keys if key in self._open]
+
+    def told(self, outcome: Outcome, keys: Sequence[Key] = ()) -> None:
+        """Note what was told of an operation, and what it is about."""
         if outcome.outcome in ("unknown", "pending"):
             for key in keys:
-                if key is not None:
-                    self._open[key] = outcome.operation_id
+                self._open[key] = outcome.operation_id
             while len(self._open) > DOUBTS_MAX:
                 self._open.popitem(last=False)
-        elif outcome.version:  # not of a refusal, which is about no operation
-            self._forget(outcome.operation_id)
-
-    async def ended(self, app: Doubtless, key: Key | None) -> Outcome | None:
-        """Return the operation in doubt, if it has taken effect since; forget what hasn't."""
-        operation_id = self._open.get(key) if key is not None else None
-        if operation_id is None:
-            return None
-        try:
-            outcome = await app.outcome(operation_id)
-        except OperationNotFound:
-            self._forget(operation_id)
-            return None
-        if outcome.outcome == "success":
-            return outcome
-        if State(outcome.state).ends:
-            self._forget(operation_id)
-        return None
-
-    def _forget(self, operation_id: str) -> None:
-        for key in [key for key, each in self._open.items() if each == operation_id]:
-            del self._open[key]
+        elif outcome.version:  # of an operation: a refusal is about none
+            for key in [key for key, each in self._open.items() if each == outcome.operation_id]:
+                del self._open[key]
 
 
 _DOUBTS: Final[WeakKeyDictionary[Doubtless, _Doubts]] = WeakKeyDictionary()
@@ -120,28 +112,46 @@ def _of(app: Doubtless) -> _Doubts:
 
 def _keys(
     app: Doubtless, tool: str, arguments: Mapping[str, Json], session_id: str | None
-) -> tuple[Key | None, Key | None]:
+) -> list[Key]:
     """Return what a call is about: itself, and its object, where its contract names one."""
     found = app.registry.find(tool)
-    if found is not None and found.contract.effect in NO_EFFECT:
-        return None, None
+    contract = found.contract if found is not None else None
+    if contract is not None and contract.effect in NO_EFFECT:
+        return []
     session = session_id or ""
     try:
         same = ("call", session, identity.canonical([tool, dict(arguments)]).decode())
-        names = found.contract.business_key if found is not None else ()
+        names = contract.business_key if contract is not None else ()
         key = identity.business_key(arguments, names)
     except identity.NotCanonical:
-        return None, None  # it will be refused
-    if found is None or key is None:
-        return same, None
-    return same, ("object", session, found.contract.source.name, key)
+        return []  # it will be refused
+    if contract is None or contract.latest_wins or key is None:
+        return [same]
+    return [same, ("object", session, contract.source.name, key)]
 
 
-async def _is_known(app: Doubtless, request_id: str | None) -> bool:
+async def _done_since(
+    app: Doubtless, in_doubt: Sequence[str], request_id: str | None
+) -> Outcome | None:
+    """Return what has succeeded in a service, unless its caller repeats a request."""
+    for operation_id in in_doubt:
+        try:
+            outcome = await app.outcome(operation_id)
+            if outcome.outcome != "success":
+                continue
+            if request_id is None or not await _is_known(app, request_id):
+                return _already(outcome)
+        except BadRequest:
+            continue
+    return None
+
+
+async def _is_known(app: Doubtless, request_id: str) -> bool:
     try:
-        return request_id is not None and bool(await app.outcome(request_id))
+        await app.outcome(request_id)
     except BadRequest:
         return False
+    return True
 
 
 def _already(outcome: Outcome) -> Outcome:
@@ -154,20 +164,17 @@ def _already(outcome: Outcome) -> Outcome:
     )
 
 
-def _first(outcome: Outcome, tool: str) -> Outcome:
-    """Refuse a variant of what has taken effect without its caller knowing."""
-    refused = refusal(
-        operation_id=None,
-        tool=tool,
-        code=Cause.TARGET_UNRESOLVED,
-        by=outcome.operation_id,
-        payload_hash="",
-        target=outcome.target,
-    )
+async def _worded(app: Doubtless, outcome: Outcome, in_doubt: Sequence[str]) -> Outcome:
+    """Say of a variant that was refused what its caller couldn't know: the first one has ended."""
+    error = outcome.error or {}
+    by = error.get("operation_id")
+    if error.get("code") != Cause.TARGET_UNRESOLVED or by not in in_doubt:
+        return outcome
+    if (await app.outcome(str(by))).outcome != "success":
+        return outcome
     return replace(
-        refused,
-        payload_hash=None,
-        message=f"{tool} was refused: an earlier operation on the same object was not known to its "
-        f"caller, and has been settled since ({outcome.operation_id}). Nothing was sent. Ask how "
-        "it ended first; do not try a variant.",
+        outcome,
+        message=f"{outcome.tool} was refused: an earlier operation on the same object was not known"
+        f" to its caller, and has been settled since ({by}). Nothing was sent. Ask how it ended"
+        " first; do not try a variant.",
     )
