@@ -7,8 +7,6 @@ import re
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.cli.shell import Shell, environment
+from tests.service import nursery
 
 from doubtless.core.model import Role
 from doubtless.ledger.store import open_ledger
@@ -55,13 +54,8 @@ class Serving:
         self.log = shell.folder / f"{command}-{time.monotonic_ns()}.log"
         port = ["--port", "0"] if command == "serve" else []
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "doubtless.cli", command, *port, *words],
-                cwd=shell.folder,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
+            self.process = nursery.fork(
+                [command, *port, *words], cwd=shell.folder, env=environment(), stderr=log
             )
         try:
             self.first_line = self._line(20)
@@ -76,7 +70,6 @@ class Serving:
         return f"http://127.0.0.1:{self.port}"
 
     def _line(self, timeout_s: float) -> str:
-        assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], timeout_s)
         line = self.process.stdout.readline().decode() if readable else ""
         assert line, self.log.read_text(encoding="utf-8")
@@ -84,7 +77,6 @@ class Serving:
 
     def more_lines(self) -> str:
         """What else it wrote to standard output; it must have ended."""
-        assert self.process.stdout is not None
         return self.process.stdout.read().decode()
 
     def ask(
@@ -133,7 +125,6 @@ class Serving:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
     def __enter__(self) -> Self:
