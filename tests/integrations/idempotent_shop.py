@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -134,8 +134,15 @@ class Shop:
         with self.connection() as db:
             self._refunded(db, await request.json())
         count = int(request.query_params["parts"])
-        parts = (f"part {number};".encode() for number in range(count))
-        return StreamingResponse(parts, 200, media_type="text/plain")
+
+        async def parts() -> AsyncIterator[bytes]:
+            for number in range(count):
+                yield f"part {number};".encode()
+                self.entered.release()
+                if not self.goes_on.is_set():
+                    await asyncio.to_thread(self.goes_on.wait, 20)
+
+        return StreamingResponse(parts(), 200, media_type="text/plain")
 
     async def forgets(self, request: Request) -> Response:
         """Act, and record nothing on a route that promises it."""

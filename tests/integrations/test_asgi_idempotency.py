@@ -384,6 +384,23 @@ async def test_a_repeatable_request_means_what_it_meant_first_and_only_where_key
     assert (await post(client, "/v1/open", key="k")).status_code == 201  # a key is no promise there
 
 
+@pytest.mark.proves("PROVIDER-1", "PROVIDER-10")
+@pytest.mark.parametrize("path", ["/v1/refunds", "/v1/plain", "/v1/streams?parts=3"])
+async def test_that_the_client_left_stops_nothing_and_its_repeat_gets_the_answer(
+    shop, client, path
+):
+    shop.goes_on.clear()
+    with pytest.raises(httpx2.ReadTimeout):
+        await client.post(path, json=REFUND, headers={"Idempotency-Key": "k"}, timeout=0.3)
+    again = asyncio.create_task(post(client, path))
+    assert await asyncio.to_thread(shop.entered.acquire, timeout=10)
+    shop.goes_on.set()
+    told = await again
+    assert (told.is_success, told.headers[REPLAYED]) == (True, "true")
+    assert "streams" not in path or told.text == "part 0;part 1;part 2;"
+    assert shop.effects() == 1
+
+
 def repeatable(seconds: int = 0) -> dict[str, str]:
     """The headers of a repeatable request that was made so many seconds from now."""
     at_ms = int((time.time() + seconds) * 1000)

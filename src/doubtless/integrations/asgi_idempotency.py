@@ -54,7 +54,8 @@ class IdempotencyMiddleware:
         routes: Sequence[Route],
         settings: Settings | None = None,
     ) -> None:
-        self._app, self._store, self._caller = app, store, caller
+        self._app, self._caller = app, caller
+        self.store = store
         self._desk = Desk(settings or Settings(), routes)
         self._conduct = Conduct(store, self._desk)
         self._running: dict[tuple[str, str], anyio.Event] = {}
@@ -86,8 +87,8 @@ class IdempotencyMiddleware:
 
     async def _looked_up(self, scope: Scope, key: str) -> Answer:
         caller = await self._who(scope)
-        found = await self._store.transactions.run_async(lambda: self._store.find(caller, key))
-        return self._desk.look_up(found, key, self._store.now_ms())
+        found = await self.store.transactions.run_async(lambda: self.store.find(caller, key))
+        return self._desk.look_up(found, key, self.store.now_ms())
 
     async def _guard(
         self, scope: Scope, receive: Receive, send: Send, said: Said, route: Route
@@ -96,26 +97,25 @@ class IdempotencyMiddleware:
         body = await _read(receive, self._desk.settings.request_max)
         if body is None:
             return  # the client left before it had said everything
-        again = _again(body, receive)
         asked = self._desk.asked(
-            said, body, caller=caller, route=route, now_ms=self._store.now_ms()
+            said, body, caller=caller, route=route, now_ms=self.store.now_ms()
         )
         if asked is None:
             scope[PLACE] = Once(
-                store=self._store, asked=None, token="", status_url=None, caller=caller
+                store=self.store, asked=None, token="", status_url=None, caller=caller
             )
-            await self._app(scope, again, send)
+            await self._app(scope, _given(body, receive), send)
             return
         held = await self._take(asked, self._conduct.admitted(asked, route))
         if isinstance(held, Record):
             await _give(send, self._desk.replay(held, asked))
             return
-        run = _Run(self._store, self._conduct.execution(asked, route, held), route, send)
+        run = _Run(self.store, self._conduct.execution(asked, route, held), route, send)
         run.answer_max = self._desk.settings.answer_max
         place, ended = (asked.caller, asked.key), anyio.Event()
         self._running[place] = ended
         try:
-            await run.carry_out(self._app, scope, again)
+            await run.carry_out(self._app, scope, body)
         finally:
             if self._running.get(place) is ended:
                 del self._running[place]
@@ -131,7 +131,7 @@ class IdempotencyMiddleware:
                     await self._pause(asked, wanted)
                     value = None
                 else:
-                    value = await self._store.transactions.run_async(wanted)
+                    value = await self.store.transactions.run_async(wanted)
         except StopIteration as end:
             return cast("T", end.value)
 
@@ -156,15 +156,16 @@ class _Run:
         self._size = 0
         self._is_whole = False  # all of the handler's answer has come
         self._is_told = False  # the caller has been given an answer, or is being
+        self._ended = anyio.Event()  # set once the caller has been told
         self._closes = False  # the server closes the connection after it
         self._streams = False  # it is too long to keep, and goes out as it comes
 
-    async def carry_out(self, app: App, scope: Scope, receive: Receive) -> None:
+    async def carry_out(self, app: App, scope: Scope, body: bytes) -> None:
         """Run the handler, and see to it that its end is recorded before it is told."""
         scope[PLACE] = self._execution.once
         scope["extensions"] = {}  # an answer may not go out by a way that isn't seen here
         try:
-            await app(scope, receive, self._take)
+            await app(scope, _given(body, self._until_told), self._take)
         except Exception:
             if not self._is_told:
                 # Servers close a connection of which the handler raised: who reads the answer
@@ -176,6 +177,11 @@ class _Run:
             # Servers make a 500 of no answer.
             answer = self._answer() if self._is_whole else self._execution.failed()
             await self._tell(self._execution.answered(answer))
+
+    async def _until_told(self) -> Message:
+        # That the client has left is no reason to stop in the middle: its repeat wants the answer.
+        await self._ended.wait()
+        return {"type": "http.disconnect"}
 
     async def _take(self, message: Message) -> None:
         if self._streams:
@@ -224,6 +230,7 @@ class _Run:
             headers = [*answer.headers, ("connection", "close")]
             answer = Answer(status=answer.status, headers=headers, body=answer.body)
         await _give(self._send, answer)
+        self._ended.set()
 
     async def _do(self, course: Course[T]) -> T:
         """Take a course in which nothing waits."""
@@ -272,14 +279,14 @@ async def _read(receive: Receive, most: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what gives the body once more, and then what the server has to say."""
+def _given(body: bytes, then: Receive) -> Receive:
+    """Return what gives the body, and after it what `then` gives."""
     is_given = False
 
     async def given() -> Message:
         nonlocal is_given
         if is_given:
-            return await receive()
+            return await then()
         is_given = True
         return {"type": "http.request", "body": body, "more_body": False}
 

@@ -56,7 +56,8 @@ class IdempotencyMiddleware:
         routes: Sequence[Route],
         settings: Settings | None = None,
     ) -> None:
-        self._app, self._store, self._caller = app, store, caller
+        self._app, self._caller = app, caller
+        self.store = store
         self._desk = Desk(settings or Settings(), routes)
         self._conduct = Conduct(store, self._desk)
         self._running: dict[tuple[str, str], threading.Event] = {}
@@ -85,8 +86,8 @@ class IdempotencyMiddleware:
 
     def _looked_up(self, environ: "WSGIEnvironment", key: str) -> Answer:
         caller = self._who(environ)
-        found = self._store.transactions.run(lambda: self._store.find(caller, key))
-        return self._desk.look_up(found, key, self._store.now_ms())
+        found = self.store.transactions.run(lambda: self.store.find(caller, key))
+        return self._desk.look_up(found, key, self.store.now_ms())
 
     def _guard(
         self,
@@ -99,11 +100,11 @@ class IdempotencyMiddleware:
         body = _read(environ, self._desk.settings.request_max)
         environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
         asked = self._desk.asked(
-            said, body, caller=caller, route=route, now_ms=self._store.now_ms()
+            said, body, caller=caller, route=route, now_ms=self.store.now_ms()
         )
         if asked is None:
             environ[PLACE] = Once(
-                store=self._store, asked=None, token="", status_url=None, caller=caller
+                store=self.store, asked=None, token="", status_url=None, caller=caller
             )
             return self._app(environ, start_response)
         held = self._take(asked, self._conduct.admitted(asked, route))
@@ -148,7 +149,7 @@ class IdempotencyMiddleware:
                     self._pause(asked, wanted)
                     value = None
                 else:
-                    value = self._store.transactions.run(wanted)
+                    value = self.store.transactions.run(wanted)
         except StopIteration as end:
             return cast("T", end.value)
 
