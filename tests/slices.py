@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 FILES: Final = re.compile(
-    r"tests/(actions/(?!test_(examples|sdks))"
+    r"tests/(actions/(?!test_(examples|sdks|mcp_contracts))"
     r"|integrations/"
     r"|previous/"
     r"|testing/test_(campaign|failover|scale|throughput)"
