@@ -22,11 +22,13 @@ from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel, Field
 from tests.integrations.children import Nursery, eventually
+from tests.scenarios.contracts import written
+from tests.service.serving import staged
 
 from doubtless import Call, Doubtless, Effect, Outcome
 from doubtless.errors import DoubtlessError, SettingsError
 from doubtless.integrations import crossing, telling
-from doubtless.integrations.langgraph import DurableTools, tools
+from doubtless.integrations.langgraph import DurableTools, tools, tools_sync
 
 UNKNOWN = "[unknown_reconciliation_required]"
 THREAD: Any = {"configurable": {"thread_id": "t1"}}
@@ -556,3 +558,32 @@ async def test_the_applications_own_tools_are_tools_of_an_agent(app, till):
     )
     assert contents(await agent.ainvoke(GO, THREAD))[0].startswith(UNKNOWN)
     assert sorted(till.charged) == [5, 50]
+
+
+LOST = [{"match": {"method": "POST"}, "then": {"action": "commit_then_rst"}, "times": 1}]
+NOBODY_KNOWS: Any = {"effect": "write", "lookup": None, "on_absent": None}
+
+
+@pytest.mark.proves("AGENTS-LANGGRAPH-10")
+@pytest.mark.parametrize("way", ["asynchronous", "blocking"])
+def test_the_tools_of_a_service_are_tools_of_an_agent(provider, tmp_path, way):
+    provider.configure(LOST)
+    refund = ("refund", {"charge": "ch_1", "amount": 5})
+    asked = asks(refund, refund, ("list_unresolved", {}))
+    with staged(tmp_path, written(provider.url, NOBODY_KNOWS)) as stage:
+        url, token = stage.serving.url, stage.tokens["agent"]
+
+        async def over_there() -> Any:
+            async with Doubtless(url, token=token) as app:
+                with pytest.raises(SettingsError, match="the service's own tools"):
+                    DurableTools(app)
+                return await create_agent(model(*asked), await tools(app)).ainvoke(GO)
+
+        if way == "asynchronous":
+            found = contents(asyncio.run(over_there()))
+        else:
+            with Doubtless.sync(url, token=token) as app:
+                found = contents(create_agent(model(*asked), tools_sync(app)).invoke(GO))
+    assert all(each.startswith(UNKNOWN) for each in found[:2])
+    assert [each["tool"] for each in json.loads(found[2])] == ["refund"]
+    assert len(provider.effects()) == 1
