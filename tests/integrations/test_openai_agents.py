@@ -291,6 +291,20 @@ async def test_a_run_that_is_cancelled_leaves_the_call_and_the_next_one_is_told(
     assert (await app.session("agent-7")).recent[0].status == "succeeded"
 
 
+@pytest.mark.proves("AGENTS-OPENAI-5")
+def test_a_blocking_application_serves_an_agent_that_blocks(tmp_path, till):
+    till.then = lost
+    with Doubtless.sync(f"sqlite:///{tmp_path / 'ledger.db'}") as app:
+        given = [guarded(app, till.tool(), scope="agent-7"), *reading(app, "agent-7")]
+        listing = [function_call(telling.UNRESOLVED_TOOL, {}, call_id="call_9")]
+        model = ScriptedModel([*calls(5, 5), listing, DONE])
+        agent = Agent(name="shop", model=model, tools=given)
+        *ours, waiting = outputs(Runner.run_sync(agent, "charge 5", run_config=CONFIG))
+    assert till.charged == [5]
+    assert all(each.startswith(UNKNOWN) for each in ours)
+    assert len(json.loads(waiting)) == 1
+
+
 # --- MCP servers ---------------------------------------------------------------------------------
 
 

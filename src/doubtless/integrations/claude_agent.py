@@ -33,7 +33,7 @@ from doubtless.errors import (
     ServiceUnavailable,
     SettingsError,
 )
-from doubtless.integrations import guarding, telling
+from doubtless.integrations import doubting, guarding, telling
 from doubtless.integrations.guarding import Guard
 
 T = TypeVar("T")
@@ -223,7 +223,9 @@ def _own(app: Doubtless, offer: guarding.Offer, scope: str | None) -> SdkTool:
     async def handler(arguments: dict[str, Json]) -> dict[str, Any]:
         name = new_id()
         try:
-            outcome = await app.call(offer.name, arguments, request_id=name, session_id=scope)
+            outcome = await doubting.ask(
+                app, offer.name, arguments, request_id=name, session_id=scope
+            )
         except NOTHING_DONE as error:
             return _text(telling.not_done(str(error)), is_error=True)
         except ServiceUnavailable as error:

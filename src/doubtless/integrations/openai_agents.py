@@ -5,8 +5,9 @@ conversation, the ledger keeps the effect. It tells a model "Please try again" o
 raises, and of a time-out that it "timed out"; here the model is told what is known instead.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, TypeAlias, Unpack, cast, overload
@@ -30,7 +31,8 @@ from doubtless.errors import (
     ServiceUnavailable,
     SettingsError,
 )
-from doubtless.integrations import guarding, telling
+from doubtless.integrations import doubting, guarding, telling
+from doubtless.integrations.crossing import App, application, crossed, on_loop
 from doubtless.integrations.guarding import Guard, call_identity
 
 WORD_MAX: Final = 128  # of what travels in a header
@@ -45,7 +47,7 @@ Context: TypeAlias = RunContextWrapper[Any]
 
 @overload
 def guarded(
-    app: Doubtless | Guard,
+    app: App | Guard,
     tool: FunctionTool,
     *,
     scope: str | None = None,
@@ -56,7 +58,7 @@ def guarded(
 
 @overload
 def guarded(
-    app: Doubtless | Guard,
+    app: App | Guard,
     tool: FunctionTool,
     *,
     scope: str | None = None,
@@ -67,7 +69,7 @@ def guarded(
 
 
 def guarded(
-    app: Doubtless | Guard,
+    app: App | Guard,
     tool: FunctionTool,
     *,
     scope: str | None = None,
@@ -82,7 +84,7 @@ def guarded(
     `failure_error_function` is not asked any more.
 
     Args:
-        app: An application that is open on the event loop of `Runner.run`, or a guard of it.
+        app: An application that is open when the agent runs, or a guard of it.
         tool: Made by `@function_tool`, or a `FunctionTool`.
         scope: The session of its calls; by default the run's `group_id`, else the guard's scope.
         not_sent: Exceptions that prove, when they escape, that nothing was sent.
@@ -95,7 +97,7 @@ def guarded(
     """
     if tool._is_agent_tool:  # noqa: SLF001 - nothing public tells it
         raise SettingsError(f"{tool.name} is an agent: guard the tools of that agent instead")
-    guard = app if isinstance(app, Guard) else Guard(app)
+    guard = guard_of(app)
     if keys and tool.timeout_seconds is not None:
         keys.setdefault("timeout", f"{max(1, round(tool.timeout_seconds * 1000))}ms")
     name = tool.qualified_name
@@ -170,7 +172,7 @@ async def _carried_out(
         return telling.not_done(BAD_JSON)
     performed = _Performed()
 
-    async def perform(_: Call) -> Json:
+    async def act(_: Call) -> Json:
         try:
             performed.value = await bare.on_invoke_tool(context, input_json)
         except ModelBehaviorError as error:
@@ -182,17 +184,46 @@ async def _carried_out(
 
     session = session_of(context, scope) or guard.scope
     try:
-        outcome = await guard.call(
-            name,
-            arguments,
-            perform,
-            call_id=approved_call(context, session, name, arguments),
-            session_id=session,
-            correlation_id=word(context.tool_call_id),
-        )
+        outcome = await called(guard, name, arguments, act, context=context, session=session)
     except NOTHING_DONE as error:
         return telling.not_done(str(error))
     return _answer(outcome, performed)
+
+
+def guard_of(app: App | Guard) -> Guard:
+    """Return the guard that was given, or one of the application."""
+    return app if isinstance(app, Guard) else Guard(application(app))
+
+
+async def called(
+    guard: Guard,
+    name: str,
+    arguments: Mapping[str, Json],
+    act: Callable[[Call], Coroutine[object, object, Json]],
+    *,
+    context: Context | None,
+    session: str | None,
+) -> Outcome:
+    """Make a call through the guard, on the application's event loop; `act` runs on this one."""
+    home = asyncio.get_running_loop()
+    call_id = approved_call(context, session, name, arguments)
+
+    async def perform(call: Call) -> Json:
+        if asyncio.get_running_loop() is home:
+            return await act(call)
+        return await on_loop(home, lambda: act(call))
+
+    return await crossed(
+        guard.app,
+        lambda: guard.call(
+            name,
+            arguments,
+            perform,
+            call_id=call_id,
+            session_id=session,
+            correlation_id=getattr(context, "tool_call_id", None),
+        ),
+    )
 
 
 def _answer(outcome: Outcome, performed: _Performed) -> object:
@@ -244,7 +275,7 @@ def session_of(context: Context, scope: str | None) -> str | None:
 
 
 def approved_call(
-    context: Context, session: str | None, tool: str, arguments: Mapping[str, Json]
+    context: Context | None, session: str | None, tool: str, arguments: Mapping[str, Json]
 ) -> str | None:
     """Return the identity of a call that a person approved in the framework, or None.
 
@@ -263,7 +294,7 @@ def approved_call(
     return call_identity("openai-agents", session or "", tool, context.tool_call_id, item, said)
 
 
-def word(text: str | None) -> str | None:
+def _word(text: str | None) -> str | None:
     """Return what can travel in a header, or None."""
     fits = text and len(text) <= WORD_MAX and all("!" <= each <= "~" for each in text)
     return text if fits else None
@@ -272,7 +303,7 @@ def word(text: str | None) -> str | None:
 # --- the application's own tools -----------------------------------------------------------------
 
 
-async def tools(app: Doubtless, *, scope: str | None = None) -> list[Tool]:
+async def tools(app: App, *, scope: str | None = None) -> list[Tool]:
     """Return the application's own tools, those of a contract file, and the two that read.
 
     Args:
@@ -282,10 +313,12 @@ async def tools(app: Doubtless, *, scope: str | None = None) -> list[Tool]:
     Raises:
         ServiceUnavailable: The service could not be asked which tools there are.
     """
-    return [*(_own(app, each, scope) for each in await guarding.offers(app)), *reading(app, scope)]
+    asked = application(app)
+    found = await crossed(asked, lambda: guarding.offers(asked))
+    return [*(_own(asked, each, scope) for each in found), *reading(asked, scope)]
 
 
-def reading(app: Doubtless | Guard, scope: str | None = None) -> list[Tool]:
+def reading(app: App | Guard, scope: str | None = None) -> list[Tool]:
     """Return `operation_status` and `list_unresolved`. They read the ledger, and do nothing else.
 
     Args:
@@ -293,14 +326,16 @@ def reading(app: Doubtless | Guard, scope: str | None = None) -> list[Tool]:
         scope: The same as that of the agent's tools.
     """
     own = app.scope if isinstance(app, Guard) else None
-    asked = app.app if isinstance(app, Guard) else app
+    asked = app.app if isinstance(app, Guard) else application(app)
 
     async def status(_: ToolContext[Any], input_json: str) -> str:
         name = str((_arguments(input_json) or {}).get("operation_id", ""))
-        return json.dumps(await guarding.status(asked, name), ensure_ascii=False)
+        found = await crossed(asked, lambda: guarding.status(asked, name))
+        return json.dumps(found, ensure_ascii=False)
 
     async def unresolved(context: ToolContext[Any], _: str) -> str:
-        found = await guarding.unresolved(asked, session_of(context, scope) or own)
+        session = session_of(context, scope) or own
+        found = await crossed(asked, lambda: guarding.unresolved(asked, session))
         return json.dumps(found, ensure_ascii=False)
 
     takes_id = {"operation_id": {"type": "string"}}
@@ -325,12 +360,16 @@ def _own(app: Doubtless, offer: guarding.Offer, scope: str | None) -> FunctionTo
         session = session_of(context, scope)
         name = approved_call(context, session, offer.name, arguments) or new_id()
         try:
-            outcome = await app.call(
-                offer.name,
-                arguments,
-                request_id=name,
-                session_id=session,
-                correlation_id=word(context.tool_call_id),
+            outcome = await crossed(
+                app,
+                lambda: doubting.ask(
+                    app,
+                    offer.name,
+                    arguments,
+                    request_id=name,
+                    session_id=session,
+                    correlation_id=_word(context.tool_call_id),
+                ),
             )
         except NOTHING_DONE as error:
             return telling.not_done(str(error))

@@ -27,17 +27,18 @@ from mcp_types import Tool as MCPTool
 from doubtless.core.effects import NO_EFFECT
 from doubtless.core.model import Effect, Json
 from doubtless.core.outcome import Outcome
-from doubtless.engine.app import Doubtless
 from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.tools import Call
 from doubtless.errors import DoubtlessError, Rejected
 from doubtless.integrations import telling
+from doubtless.integrations.crossing import App
 from doubtless.integrations.guarding import Guard
 from doubtless.integrations.openai_agents import (
     BAD_JSON,
     NOTHING_DONE,
     Context,
-    approved_call,
+    called,
+    guard_of,
     session_of,
 )
 from doubtless.transports.mcp_servers import (
@@ -61,7 +62,7 @@ class GuardedServer(MCPServer):
     `timeout` of a tool's contract. Each call carries the operation's id and key in `_meta`.
 
     Args:
-        app: An application that is open on the event loop of `Runner.run`, or a guard of it.
+        app: An application that is open when the agent runs, or a guard of it.
         server: Not connected yet. It is connected and closed through this one.
         scope: The session of its calls; by default the run's `group_id`, else the guard's scope.
         contracts: By tool. A tool that has none is a read if the server claims so, else its
@@ -72,7 +73,7 @@ class GuardedServer(MCPServer):
 
     def __init__(
         self,
-        app: Doubtless | Guard,
+        app: App | Guard,
         server: MCPServer,
         *,
         scope: str | None = None,
@@ -90,7 +91,7 @@ class GuardedServer(MCPServer):
         )
         self._needs_approval_policy = server._needs_approval_policy  # noqa: SLF001 - as it was said
         self._server, self._scope, self._prefix = server, scope, prefix
-        self._guard = app if isinstance(app, Guard) else Guard(app)
+        self._guard = guard_of(app)
         self._contracts, self._definitive = dict(contracts or {}), definitive
         self._effects: dict[str, Effect] = {}
         self._limit_s: float | None = (
@@ -116,7 +117,7 @@ class GuardedServer(MCPServer):
         effect = await self._effect(tool_name)
         said, came = arguments or {}, list[CallToolResult]()
 
-        async def perform(call: Call) -> Json:
+        async def act(call: Call) -> Json:
             self._switch_off()
             found = await self._server.call_tool(
                 tool_name, arguments, {**(meta or {}), **_ids(call)}
@@ -132,14 +133,7 @@ class GuardedServer(MCPServer):
         ) or self._guard.scope
         name = self._prefix + tool_name
         try:
-            outcome = await self._guard.call(
-                name,
-                said,
-                perform,
-                call_id=approved_call(context, session, name, said) if context else None,
-                session_id=session,
-                correlation_id=getattr(context, "tool_call_id", None),
-            )
+            outcome = await called(self._guard, name, said, act, context=context, session=session)
         except NOTHING_DONE as error:
             return _text(telling.not_done(str(error)))
         return _answer(outcome, came)
