@@ -101,6 +101,8 @@ def answer(asked: dict[str, Any]) -> None:
             }
         case "tools/list":
             result = {"tools": TOOLS}
+        case "tools/call" if asked["params"].get("arguments", {}).get("of") == "nobody":
+            result = {"content": [{"type": "text", "text": "nobody is that"}], "isError": True}
         case "tools/call" if asked["params"]["name"] == "charges":
             text = json.dumps(effects())
             result = {"content": [{"type": "text", "text": text}]}

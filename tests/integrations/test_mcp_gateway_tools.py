@@ -94,6 +94,19 @@ async def test_what_a_person_found_done_is_no_error_of_a_tool_without_a_schema(s
     assert shop.effects(amount) == 2
 
 
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-6")
+async def test_the_error_of_a_read_is_its_answer(shop, era):
+    settings = settings_of(shop, command=shop.command)
+    async with fronting(settings) as (_, front), Client(front, mode=era) as client:
+        found = await client.call_tool("charges", {"of": "nobody"})
+    assert found.is_error
+    assert [each.text for each in found.content if isinstance(each, types.TextContent)] == [
+        "nobody is that"
+    ]
+    assert found.structured_content is None
+
+
 @pytest.mark.proves("GATEWAY-7")
 async def test_tools_of_several_servers_have_their_names_in_front(shop, tmp_path):
     config = tmp_path / "gateway.toml"

@@ -41,7 +41,13 @@ def answered(outcome: Outcome, *, status_tool: str, more: str = "") -> types.Cal
 
 
 def handed_on(
-    outcome: Outcome, kept: bytes | None, *, tool: types.Tool, status_tool: str, more: str = ""
+    outcome: Outcome,
+    kept: bytes | None,
+    *,
+    tool: types.Tool,
+    is_read: bool,
+    status_tool: str,
+    more: str = "",
 ) -> types.CallToolResult:
     """Say how a call of an upstream's tool ended: by its own result, unchanged, if it succeeded.
 
@@ -49,19 +55,20 @@ def handed_on(
         outcome: What is known of it.
         kept: The last whole result that the upstream gave, as JSON.
         tool: The tool: where it says how its results look, nothing else may be taken for one.
+        is_read: Whether it only reads.
         status_tool: What the tool is called here that tells of operations.
         more: What is said besides, where there is no result.
     """
     theirs = None if kept is None else _read(kept)
+    if is_read and theirs is not None and outcome.outcome in ("success", "failure"):
+        return _theirs(theirs, outcome)  # an error of what only reads is its answer
     if not telling.is_good(outcome):
         found = _untold(outcome, status_tool, more)
         if outcome.outcome == "failure" and theirs is not None and theirs.is_error:
             found.content.extend(theirs.content)  # why it refused, which a caller may mend
         return found
     if theirs is not None and not theirs.is_error:
-        said = theirs.meta or {}
-        own = {name: value for name, value in said.items() if not name.startswith(RESERVED)}
-        return theirs.model_copy(update={"meta": {**own, **_meta(outcome)}})
+        return _theirs(theirs, outcome)
     # It took effect, as a look-up or a person found: there is no result of the tool itself.
     text = telling.told(outcome)
     is_error = tool.output_schema is not None
@@ -136,6 +143,12 @@ def _untold(outcome: Outcome, status_tool: str, more: str) -> types.CallToolResu
 def _meta(outcome: Outcome) -> dict[str, Json]:
     meta: dict[str, Json] = {OPERATION_ID: outcome.operation_id}
     return {**meta, ALREADY_DONE: True} if outcome.already_done else meta
+
+
+def _theirs(result: types.CallToolResult, outcome: Outcome) -> types.CallToolResult:
+    said = result.meta or {}
+    own = {name: value for name, value in said.items() if not name.startswith(RESERVED)}
+    return result.model_copy(update={"meta": {**own, **_meta(outcome)}})
 
 
 def _read(kept: bytes) -> types.CallToolResult | None:

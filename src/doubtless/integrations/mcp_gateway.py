@@ -120,13 +120,7 @@ class Gateway:
                 raise BadRequest("requestState: it is not of this tool")
             doubting.told(actor, outcome)
             return await self._told(caller, outcome, served)
-        outcome = await self._carried_out(caller, context, params, served)
-        if outcome.state == State.AWAITING_APPROVAL:
-            answer = await self._asking.show(context, caller, outcome)
-            if isinstance(answer, types.InputRequiredResult):
-                return answer
-            outcome = answer
-        return await self._told(caller, outcome, served)
+        return await self._carried_out(caller, context, params, served)
 
     async def _carried_out(
         self,
@@ -134,33 +128,32 @@ class Gateway:
         context: Context,
         params: types.CallToolRequestParams,
         served: Served,
-    ) -> Outcome:
+    ) -> Result:
         """Make the call. A client that gives up or goes away stops only its own waiting."""
         arguments = params.arguments or {}
-        actor = cast("Doubtless", caller.actor)
         asked = Asked.of(context.meta, f"mcp-{self._name}-{context.request_id}")
         if asked.operation_id is not None:
-            outcome = await actor.call(
+            outcome = await caller.actor.call(
                 served.contract,
                 arguments,
                 operation_id=asked.operation_id,
                 session_id=caller.session_id,
                 correlation_id=asked.correlation_id,
             )
-            doubting.told(actor, outcome)
-            return outcome
+            return await self._answered(caller, context, outcome, served)
         call = call_key(caller, served.contract, arguments)
         request_id = asked.request_id or self._unanswered.request_id(call) or new_id()
         is_noted = asked.request_id is None and served.effect not in NO_EFFECT
         try:
             outcome = await doubting.ask(
-                actor,
+                cast("Doubtless", caller.actor),
                 served.contract,
                 arguments,
                 request_id=request_id,
                 session_id=caller.session_id,
                 correlation_id=asked.correlation_id,
             )
+            result = await self._answered(caller, context, outcome, served)
         except (BadRequest, LedgerUnavailable):
             raise  # nothing was recorded
         except BaseException:  # cancelled, or a fault of ours
@@ -171,7 +164,19 @@ class Gateway:
             self._unanswered.add(call, request_id)
         else:
             self._unanswered.told(call, request_id)
-        return outcome
+        return result
+
+    async def _answered(
+        self, caller: Caller, context: Context, outcome: Outcome, served: Served
+    ) -> Result:
+        """Say how a call ended; where a person has to approve it, show the place first."""
+        if outcome.state == State.AWAITING_APPROVAL:
+            shown = await self._asking.show(context, caller, outcome)
+            if isinstance(shown, types.InputRequiredResult):
+                return shown
+            outcome = shown
+        doubting.told(cast("Doubtless", caller.actor), outcome)
+        return await self._told(caller, outcome, served)
 
     async def _told(self, caller: Caller, outcome: Outcome, served: Served) -> types.CallToolResult:
         waits = outcome.state == State.AWAITING_APPROVAL
@@ -183,7 +188,14 @@ class Gateway:
             kept = await caller.actor.exhibit(outcome.operation_id, RESULT)
         except (ExhibitNotFound, OperationNotFound, LedgerError):
             kept = None  # it was refused, or can't be read: how it ended is known all the same
-        return mcp_answers.handed_on(outcome, kept, tool=served.tool, status_tool=status, more=more)
+        return mcp_answers.handed_on(
+            outcome,
+            kept,
+            tool=served.tool,
+            is_read=served.effect in NO_EFFECT,
+            status_tool=status,
+            more=more,
+        )
 
     async def _status(
         self, caller: Caller, params: types.CallToolRequestParams
