@@ -104,6 +104,14 @@ def test_a_tool_whose_errors_are_not_declared_is_warned_of():
 
 
 @pytest.mark.proves("MCP-12")
+def test_an_absence_from_what_may_be_a_part_is_warned_of():
+    proves = f'{FIND} items = "items", authoritative = true, lag = "0s"'
+    assert [each for each in loaded(f"{proves} }}").warnings if each.key == "lookup.complete"]
+    whole = loaded(f'{proves}, complete = "!more" }}')
+    assert not [each for each in whole.warnings if each.key == "lookup.complete"]
+
+
+@pytest.mark.proves("MCP-12")
 def test_how_a_server_is_reached_is_stored_as_it_is_with_names_of_secrets_alone():
     server = f'{SERVER}env = {{ A = "b", TOKEN = {{ credential = "pay" }} }}\ncwd = "there"\n'
     contracts = loaded(server=server)

@@ -151,6 +151,11 @@ class McpTable(BlockTable):
                 'that nothing was done, else errors = "unknown".'
             )
             yield Wrong(key="errors", wrong=wrong, mend=mend)
+        look = self.lookup
+        if look is not None and look.authoritative and look.items != "@" and not look.complete:
+            wrong = "an absence from a list counts even if the list goes on."
+            mend = 'say complete = "!more", or how else the tool tells that it is whole.'
+            yield Wrong(key="lookup.complete", wrong=wrong, mend=mend)
 
     @staticmethod
     def problem(members: Mapping[str, Json]) -> str | None:
