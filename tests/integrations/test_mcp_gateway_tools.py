@@ -1,14 +1,17 @@
 """What the gateway serves: names, several servers, servers that are away, and its own checks."""
 
 import itertools
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import mcp_types as types
 import pytest
 from click.testing import CliRunner
 from mcp import Client
+from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 from tests.integrations.mcp_kit import ERAS, Shop
 
@@ -20,6 +23,7 @@ from doubtless.integrations.mcp_calls import Caller
 from doubtless.integrations.mcp_place import GatewaySettings
 from doubtless.integrations.mcp_wire import Front
 
+ROOT = Path(__file__).parents[2]
 AMOUNTS = itertools.count(1)
 
 pytestmark = pytest.mark.anyio
@@ -70,6 +74,25 @@ async def test_a_server_that_is_away_is_proven_not_sent_to_and_started_when_it_i
         assert back.structured_content == {"id": f"ch_{amount}"}
     assert shop.effects(amount) == 1
     assert shop.effects(lost) == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-2")
+async def test_without_the_gateway_a_client_is_told_of_an_error_and_acts_twice(shop, era):
+    asked = {"amount": 1, "how": "raise"}
+    direct = StdioServerParameters(command=shop.command[0], args=list(shop.command[1:]))
+    async with Client(direct, mode="auto") as client:
+        for _ in range(2):
+            told = await client.call_tool("charge", asked)
+            assert told.is_error
+            assert "db gone" in str(told.content)
+    assert shop.effects(1) == 2
+    settings = settings_of(shop, command=shop.command)
+    async with fronting(settings) as (_, front), Client(front, mode=era) as client:
+        for _ in range(2):
+            told = await client.call_tool("charge", {**asked, "amount": 2})
+            assert said(told)["outcome"] == "unknown"
+    assert shop.effects(2) == 1
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -162,6 +185,18 @@ def test_check_says_how_each_tool_is_served_and_prints_no_protocol(shop):
     assert "charge: time_sensitive, not declared" in found.stderr
     assert "charge: no `errors" in found.stderr
     assert not (shop.folder / "ledger.db").exists()
+
+
+@pytest.mark.proves("GATEWAY-13")
+def test_the_examples_of_the_page_are_configurations_that_load(shop):
+    page = (ROOT / "docs" / "mcp.md").read_text()
+    client = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    said = client["mcpServers"]["pay"]["args"]
+    assert CliRunner().invoke(cli, [*said[: said.index("--")], "--help"], obj={}).exit_code == 0
+    (shop.folder / "gateway.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    found = plan(settings_of(shop, config=str(shop.folder / "gateway.toml")))
+    assert [each.prefix for each in found.servers] == ["pay_", "bank_"]
+    assert [each.errors_definitive for each in found.servers] == [True, False]
 
 
 @pytest.mark.parametrize(
