@@ -23,6 +23,7 @@ SLICE: Final = re.compile(
     r"|killed_anywhere.*Gate|link_breaks|in_step_2|three_primaries|processes_that_are_killed"
     r"|is_upgraded_while_it_works.sqlite|committed_with_the_users_change|every_route_and|no_route"
     r"|emptied|settled_operation|moves|never_gets_its_locks|forced|post_step|looked_at_as_it_is"
+    r"|without_the_gateway|gives_up_interrupts|accepts_approves_nothing|service_killed_in_a_call"
     r"|please_try_again|stored_run_acts_once|wherever_it_stands|hook_stops_the_repeat"
     r"|while_the_first_may_still_act|takes_no_other_calls_place|is_not_executed_by_another"
     r"|says_more_than_is_known|models.*(one_effect_where.*splits|gateway.*asks|told_before.*turn[02])"
