@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -339,8 +340,8 @@ def _returns_what_is_awaited(call: Call) -> Any:
 
 
 def _blocking(call: Call) -> Any:
-    asyncio.run(asyncio.sleep(0))
-    anyio.run(anyio.sleep, 0)  # no event loop runs in its thread, and no library says so
+    asyncio.run(checkpoint())
+    anyio.run(checkpoint)  # no event loop runs in its thread, and no library says so
     return [WHO.get(), threading.current_thread() is threading.main_thread()]
 
 
@@ -365,7 +366,7 @@ async def test_two_executions_at_once_don_t_share_a_context(guard):
         seen.append(WHO.get())
         WHO.set(f"{WHO.get()}!")
         first.set()
-        await asyncio.sleep(0)
+        await checkpoint()
 
     await asyncio.gather(*(guard.call("send", {"n": n}, marks) for n in range(5)))
     assert seen == ["nobody"] * 5
