@@ -401,6 +401,25 @@ async def test_what_no_json_can_say_is_no_failure(app, till):
     assert (await only(app)).status == "succeeded"
 
 
+@pytest.mark.proves("AGENTS-LANGGRAPH-7")
+async def test_a_variant_of_what_is_unknown_is_refused_where_a_contract_names_the_object(app):
+    refunded: list[int] = []
+
+    async def refund(charge: str, amount: int, note: str = "") -> str:
+        refunded.append(amount)
+        raise TimeoutError
+
+    tool = StructuredTool.from_function(coroutine=refund, name="refund", description="Refund.")
+    contracts: Any = {"refund": {"effect": "money", "valid_for": "1h", "business_key": ["charge"]}}
+    asked = asks(*[("refund", {"charge": "ch_1", "amount": amount}) for amount in (500, 499, 250)])
+    durable = DurableTools(app, contracts=contracts)
+    agent = create_agent(model(*asked), [tool], middleware=[durable])
+    found = answers(await agent.ainvoke(GO))
+    assert [each.status for each in found] == ["success", "error", "error"]
+    assert all(each.artifact["error"]["code"] == "target_unresolved" for each in found[1:])
+    assert refunded == [500]
+
+
 class Amount(BaseModel):
     amount: int = Field(gt=0)
 

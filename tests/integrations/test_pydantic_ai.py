@@ -347,6 +347,24 @@ async def test_two_calls_that_a_model_numbers_alike_are_two(app, till):
     assert till.charged == [5, 5]  # each call has the id call_1, and both are meant
 
 
+@pytest.mark.proves("AGENTS-PYDANTIC-5")
+async def test_a_variant_of_what_is_unknown_is_refused_where_a_contract_names_the_object(app):
+    refunded: list[int] = []
+
+    async def refund(charge: str, amount: int, note: str = "") -> str:
+        refunded.append(amount)
+        raise TimeoutError
+
+    contracts: Any = {"refund": {"effect": "money", "valid_for": "1h", "business_key": ["charge"]}}
+    asked = asks(*[("refund", {"charge": "ch_1", "amount": amount}) for amount in (500, 499, 250)])
+    durable = DurableTools(app, contracts=contracts)
+    agent = Agent(Model(*asked).itself, tools=[Tool(refund)], capabilities=[durable])
+    found = returns(await agent.run("refund"))
+    assert [each.outcome for each in found] == ["success", "failed", "failed"]
+    assert all(str(each.content).startswith("[rejected_by_policy]") for each in found[1:])
+    assert refunded == [500]
+
+
 @pytest.mark.proves("AGENTS-PYDANTIC-6")
 def test_an_agent_on_an_event_loop_of_its_own_acts_once(tmp_path, till):
     till.then = lost

@@ -25,7 +25,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from doubtless.core.model import Effect, Json
 from doubtless.core.outcome import Outcome
@@ -191,8 +191,10 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
             known: dict[str, Json] = schema
         else:
             # Its own validation has run, and has turned what it takes into what it means.
-            named: dict[str, Json] = {name: {} for name in getattr(schema, "model_fields", {})}
-            known = {"type": "object", "properties": named}
+            fields = schema.model_fields if issubclass(schema, BaseModel) else {}
+            needed: list[Json] = [name for name, each in fields.items() if each.is_required()]
+            named: dict[str, Json] = {name: {} for name in fields}
+            known = {"type": "object", "properties": named, "required": needed}
         return self._guard.declare(
             tool.name,
             schema=known,

@@ -130,7 +130,9 @@ class DurableTools(AbstractCapability[AgentDepsT]):
             # Its own validation has run, and has turned what it takes into what it means.
             properties = schema.get("properties")
             names = properties if isinstance(properties, Mapping) else {}
-            schema = {"type": "object", "properties": {name: {} for name in names}}
+            needed = schema.get("required") or []
+            named: dict[str, Json] = {name: {} for name in names}
+            schema = {"type": "object", "properties": named, "required": needed}
         return self.guard.declare(
             tool.name,
             schema=schema,
