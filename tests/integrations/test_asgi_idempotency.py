@@ -401,6 +401,36 @@ async def test_that_the_client_left_stops_nothing_and_its_repeat_gets_the_answer
     assert shop.effects() == 1
 
 
+@pytest.mark.proves("PROVIDER-9")
+async def test_an_execution_that_is_taken_for_dead_and_lives_commits_nothing(shop):
+    async with serving(shop, run_limit_s=0.3) as client:
+        shop.goes_on.clear()
+        asked = [asyncio.create_task(post(client)) for _ in range(2)]
+        for _ in asked:  # the second one has taken over
+            assert await asyncio.to_thread(shop.entered.acquire, timeout=10)
+        shop.goes_on.set()
+        answers = await asyncio.gather(*asked)
+        # The one that lost its key is told what holds of it: the other's answer, or to come again.
+        assert {each.status_code for each in answers} <= {201, 409}
+        assert (await post(client)).json() == {"id": 1}
+    assert shop.effects() == 1
+
+
+@pytest.mark.proves("PROVIDER-8")
+async def test_an_answer_that_comes_after_all_ends_an_unknown(shop):
+    async with serving(shop, run_limit_s=0.3) as client:
+        shop.goes_on.clear()
+        first = asyncio.create_task(post(client, "/v1/plain"))
+        assert await asyncio.to_thread(shop.entered.acquire, timeout=10)
+        assert is_problem(await post(client, "/v1/plain"), 409, "outcome_unknown")
+        assert (await look(client)).json()["state"] == "unknown"
+        shop.goes_on.set()
+        assert (await first).status_code == 201
+        assert (await look(client)).json()["state"] == "succeeded"
+        assert (await post(client, "/v1/plain")).headers[REPLAYED] == "true"
+    assert shop.effects() == 1
+
+
 def repeatable(seconds: int = 0) -> dict[str, str]:
     """The headers of a repeatable request that was made so many seconds from now."""
     at_ms = int((time.time() + seconds) * 1000)

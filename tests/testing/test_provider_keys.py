@@ -195,3 +195,12 @@ def test_what_is_refused_as_invalid_does_not_use_up_the_key(provider):
     configured(provider, required=["charge", "amount"])
     assert refund(provider, {"amount": 500}).status == 400
     assert refund(provider).status == 201
+
+
+def test_it_tells_by_the_key_what_became_of_a_request(provider):
+    asked = "/operations/by-id/k"
+    assert call(provider.port, "GET", asked).status == 404
+    refund(provider)
+    told = call(provider.port, "GET", asked)
+    assert (told.status, told.object()["state"]) == (200, "succeeded")
+    assert told.object()["result"] == refund(provider).object()

@@ -13,7 +13,7 @@ anybody is told it. A request with the same key waits for the first one, and get
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 import anyio
 from starlette.types import Message, Receive, Scope, Send
@@ -28,6 +28,7 @@ from doubtless.integrations.idempotency_store import NotYours, Store
 __all__ = ["IdempotencyMiddleware", "NotYours", "Once", "Route", "Settings", "Store", "operation"]
 
 T = TypeVar("T")
+_LENGTHS: Final = (b"content-length", b"transfer-encoding")
 # Frameworks write the types of scopes and messages in ways that don't fit each other.
 App: TypeAlias = Callable[..., Awaitable[None]]
 Caller: TypeAlias = Callable[[Scope], str | Awaitable[str | None] | None]
@@ -97,9 +98,7 @@ class IdempotencyMiddleware:
         body = await _read(receive, self._desk.settings.request_max)
         if body is None:
             return  # the client left before it had said everything
-        asked = self._desk.asked(
-            said, body, caller=caller, route=route, now_ms=self.store.now_ms()
-        )
+        asked = self._desk.asked(said, body, caller=caller, route=route, now_ms=self.store.now_ms())
         if asked is None:
             scope[PLACE] = Once(
                 store=self.store, asked=None, token="", status_url=None, caller=caller
@@ -299,7 +298,7 @@ def _raw(answer: Answer) -> list[tuple[bytes, bytes]]:
 
 async def _give(send: Send, answer: Answer) -> None:
     body = answer.body or b""
-    headers = [each for each in _raw(answer) if each[0] != b"content-length"]
+    headers = [each for each in _raw(answer) if each[0] not in _LENGTHS]
     if answer.status not in (204, 304):
         headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

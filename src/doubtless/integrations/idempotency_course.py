@@ -122,9 +122,6 @@ class Execution:
         """Return the answer that this execution has recorded and committed, marked as fresh."""
         if self.once.recorded is None:
             return None
-        return (yield from self._stored())
-
-    def _stored(self) -> Course[Answer | None]:
         store, asked = self._store, self._asked
         found = cast("Record | None", (yield lambda: store.find(asked.caller, asked.key)))
         if found is None or found.token != self._held.token or found.answer is None:
@@ -142,19 +139,33 @@ class Execution:
         if (done := (yield from self.committed())) is not None:
             return done
         route, store, asked, token = self._route, self._store, self._asked, self._held.token
-        match ending(answer.status, stores=route.stores, atomic=route.atomic):
-            case Ending.KEEP:
-                state = state_of(answer.status, rolled_back=route.atomic)
-                if not (yield lambda: store.finish(asked, token, _to_keep(answer), state)):
-                    return (yield from self._stored()) or answer  # an operator was quicker
-                return self._fresh(answer)
-            case Ending.GIVE_BACK:
-                yield lambda: store.give_back(asked, token)
-                return self._fresh(answer, kept=False)
-            case Ending.GIVE_UP:
-                yield lambda: store.give_up(asked, token)
-                is_success = answer.status < HTTPStatus.BAD_REQUEST
-                return self._fresh(self._unrecorded() if is_success else answer)
+        end = ending(answer.status, stores=route.stores, atomic=route.atomic)
+        told = self._fresh(answer, kept=end is not Ending.GIVE_BACK)
+        if end is Ending.KEEP:
+            state = state_of(answer.status, rolled_back=route.atomic)
+            held = yield lambda: store.finish(asked, token, _to_keep(answer), state)
+        elif end is Ending.GIVE_BACK:
+            held = yield lambda: store.give_back(asked, token)
+        else:
+            held = yield lambda: store.give_up(asked, token)
+            if answer.status < HTTPStatus.BAD_REQUEST:
+                told = self._fresh(self._unrecorded())
+        return told if held else (yield from self._elsewhere(told))
+
+    def _elsewhere(self, told: Answer) -> Course[Answer]:
+        """Return what holds of the key, which isn't this execution's any more.
+
+        It was taken for dead, and another execution began, or an operator said what it did.
+        """
+        asked = self._asked
+        found = yield lambda: self._store.find(asked.caller, asked.key)
+        if not isinstance(found, Record):
+            return told
+        if found.answer is not None:
+            return self._desk.replay(found, asked)
+        return still_running(asked, self._desk.url_of(asked.key)).answer(
+            self._desk.settings.help_url
+        )
 
     def too_long(self, begun: Answer) -> Course[Answer | None]:
         """Record an answer that is too long to keep; it may go out as it comes, marked like this.

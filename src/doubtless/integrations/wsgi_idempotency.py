@@ -32,6 +32,7 @@ __all__ = ["IdempotencyMiddleware", "NotYours", "Once", "Route", "Settings", "St
 
 T = TypeVar("T")
 Caller: TypeAlias = "Callable[[WSGIEnvironment], str | None]"
+_LENGTHS: Final = ("content-length", "transfer-encoding")
 _PLAIN: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
 
 
@@ -99,9 +100,7 @@ class IdempotencyMiddleware:
         caller = self._who(environ)
         body = _read(environ, self._desk.settings.request_max)
         environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
-        asked = self._desk.asked(
-            said, body, caller=caller, route=route, now_ms=self.store.now_ms()
-        )
+        asked = self._desk.asked(said, body, caller=caller, route=route, now_ms=self.store.now_ms())
         if asked is None:
             environ[PLACE] = Once(
                 store=self.store, asked=None, token="", status_url=None, caller=caller
@@ -227,7 +226,7 @@ def _gathered(app: "WSGIApplication", environ: "WSGIEnvironment") -> Answer:
 
 def _give(start_response: "StartResponse", answer: Answer) -> Iterable[bytes]:
     body = answer.body or b""
-    headers = [each for each in answer.headers if each[0].lower() != "content-length"]
+    headers = [each for each in answer.headers if each[0].lower() not in _LENGTHS]
     if answer.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
         headers.append(("content-length", str(len(body))))
     phrase = ""
