@@ -85,10 +85,21 @@ class Agency:
         self._process = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True)
 
     def agent(
-        self, folder: Path, tool: str, arguments: dict[str, Any], *, stops: str | None = None
+        self,
+        folder: Path,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        stops: str | None = None,
+        code: str | None = None,
     ) -> AbstractContextManager[Agent]:
-        """Call as operation `one`, on the ledger and the contracts of a folder."""
+        """Call as operation `one`, on the ledger and the contracts of a folder.
+
+        Args:
+            code: `module:function` that registers tools in code, in place of contracts.
+        """
         told = {"folder": str(folder), "tool": tool, "arguments": arguments, "stops": stops}
+        told["code"] = code
         return self.told(told)
 
     def planner(
@@ -142,10 +153,13 @@ async def act(told: dict[str, Any]) -> None:
     steps = told.get("steps")
     app = Doubtless(
         f"sqlite:///{told['folder']}/d.db",
-        contracts=f"{told['folder']}/contracts.toml",
+        contracts=None if told.get("code") else f"{told['folder']}/contracts.toml",
         secrets=f"{told['folder']}/secrets",
         worker=steps is not None,
     )
+    if told.get("code"):
+        module, _, register = told["code"].partition(":")
+        getattr(importlib.import_module(module), register)(app, Path(told["folder"]))
     async with app:
         if told["stops"]:
             stop(told["stops"])
