@@ -6,20 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastmcp import Client, FastMCP
+from fastmcp import Client, Context, FastMCP
 from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware import Middleware
 from fastmcp.server.middleware.error_handling import RetryMiddleware
 from fastmcp.tools import ToolResult
 from mcp.shared.exceptions import MCPError
-from mcp_types import ToolAnnotations
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    InputRequiredResult,
+    ToolAnnotations,
+)
 from tests.integrations.children import Nursery, eventually
 from tests.integrations.fastmcp_child import shop
 
 from doubtless import Doubtless
 from doubtless.engine.contracts import ToolKeys
 from doubtless.integrations import telling
-from doubtless.integrations.fastmcp import Guarded
+from doubtless.integrations.fastmcp import Guarded, opened
 
 SLOW_S = 0.3  # how long a slow tool takes
 UNKNOWN = "unknown_reconciliation_required"
@@ -195,6 +200,33 @@ async def test_results_and_reads_are_as_before_and_wrong_arguments_reach_nobody(
     read = await asked(server, 1, name="balance")
     assert [each.text for each in read[0].content] == ["no such account"]
     assert till.charged == [5]
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-1")
+async def test_a_server_opens_its_application_and_tools_may_ask_their_caller_for_more(tmp_path):
+    app = Doubtless(f"sqlite:///{tmp_path / 'ledger.db'}")
+    mcp: FastMCP[Any] = FastMCP("shop", lifespan=opened(app), middleware=[Guarded(app)])
+    question = ElicitRequestFormParams(
+        message="really?",
+        requested_schema={"type": "object", "properties": {"ok": {"type": "boolean"}}},
+    )
+
+    @mcp.tool
+    async def charge(amount: int, context: Context) -> Any:
+        if not context.input_responses:
+            return InputRequiredResult(input_requests={"ok": ElicitRequest(params=question)})
+        return {"amount": amount}
+
+    async def says(*_: Any) -> dict[str, bool]:
+        return {"ok": True}
+
+    for amount in (5, 6):  # it is opened anew for each
+        async with Client(mcp, elicitation_handler=says) as client:
+            found = await client.call_tool("charge", {"amount": amount})
+            assert found.structured_content == {"amount": amount}
+    async with app:
+        states = [each.state for each in await app.operations()]
+    assert states == ["succeeded", "failed"] * 2  # what only asked has done nothing
 
 
 @pytest.mark.proves("AGENTS-FASTMCP-1")

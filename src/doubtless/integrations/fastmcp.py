@@ -5,9 +5,9 @@ escapes from it as an error; its retry middleware repeats it. Each call is an op
 is not known of it is told as such, and nothing around the tool makes it act twice.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, TypeAlias, cast
 from weakref import WeakSet
@@ -16,11 +16,9 @@ from fastmcp import FastMCP
 from fastmcp.exceptions import ToolError, ValidationError
 from fastmcp.server.dependencies import get_access_token, get_context
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from fastmcp.server.providers.fastmcp_provider import FastMCPProviderTool
 from fastmcp.server.transforms import GetToolNext, Transform
 from fastmcp.tools import Tool
 from fastmcp.tools.base import InputRequiredToolResult, ToolResult
-from fastmcp.tools.tool_transform import TransformedTool
 from fastmcp.utilities.versions import VersionSpec
 from mcp.server.auth.provider import principal_components
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
@@ -34,6 +32,7 @@ from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.tools import Call
 from doubtless.errors import BadRequest, DoubtlessError, LedgerUnavailable, Rejected
 from doubtless.integrations import guarding, telling
+from doubtless.integrations.fastmcp_mounted import Permit, permit_once
 from doubtless.integrations.guarding import Guard, call_identity
 from doubtless.transports.mcp_servers import CORRELATION_ID, OPERATION_ID
 
@@ -44,39 +43,42 @@ Next: TypeAlias = CallNext[Any, Any]
 _FRAMEWORK: Final = ("fastmcp.", "anyio", "asyncio.", "pydantic")
 
 
+Server: TypeAlias = FastMCP[Any]
+Lifespan: TypeAlias = Callable[[Server], AbstractAsyncContextManager[dict[str, object]]]
+
+
+def opened(app: Doubtless) -> Lifespan:
+    """Return the lifespan of a server that has the application open.
+
+        mcp = FastMCP("shop", lifespan=opened(app), middleware=[Guarded(app)])
+
+    It lives in a task of its own: fastmcp ends a lifespan in another cancel scope than it began it.
+    """
+
+    async def held(ready: asyncio.Event, closing: asyncio.Event) -> None:
+        async with app:
+            ready.set()
+            await closing.wait()
+
+    @asynccontextmanager
+    async def lifespan(_: Server) -> AsyncIterator[dict[str, object]]:
+        ready, closing = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(held(ready, closing))
+        begun = asyncio.create_task(ready.wait())
+        await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+        try:
+            if ready.is_set():
+                yield {}
+        finally:
+            closing.set()
+            await task
+
+    return lifespan
+
+
 class ToolFailed(DoubtlessError):
     """A tool answered with an error, which proves nothing about its effect."""
-
-
-class ActedAlready(DoubtlessError):
-    """Something within a mounted server repeats a call, of which the first may have acted."""
-
-
-@dataclass(slots=True, eq=False)
-class _Permit:
-    """The one execution that an attempt has of a tool that was mounted from another server."""
-
-    server: object
-    tool: str
-    within: "_Permit | None" = None  # of the server that this one is mounted on
-    is_used: bool = False
-    is_repeated: bool = False
-
-    def take(self) -> None:
-        """Use it, once.
-
-        Raises:
-            ActedAlready: It was used before.
-        """
-        if self.is_used:
-            above: _Permit | None = self
-            while above is not None:
-                above.is_repeated, above = True, above.within
-            raise ActedAlready(f"{self.tool} has been executed, and may have acted")
-        self.is_used = True
-
-
-_permits: ContextVar[tuple[_Permit, ...]] = ContextVar("permits", default=())
 
 
 class Guarded(Middleware, Transform):
@@ -89,7 +91,7 @@ class Guarded(Middleware, Transform):
     The server gets the tools `operation_status` and `list_unresolved` besides.
 
     Args:
-        app: The application, opened by the server's lifespan; or a guard of it.
+        app: The application, open while the server runs (`opened`); or a guard of it.
         scope: The session of all calls. By default that of whoever is authenticated, else one for
             all of them. Never the MCP session, which may be another for each request.
         contracts: By tool. One that has none is a read if its annotation says so, else its unknown
@@ -195,7 +197,7 @@ class Guarded(Middleware, Transform):
     ) -> ToolResult:
         """Execute the tool itself, without its own time-out: nothing is gained by interrupting."""
         bare = tool.model_copy(update={"timeout": None})
-        permit = _once(tool)
+        permit = permit_once(tool)
         try:
             found = await bare._run(dict(arguments))  # noqa: SLF001 - as the server does
         except Exception as error:
@@ -205,7 +207,7 @@ class Guarded(Middleware, Transform):
             raise (Rejected if self._proves(tool.name) else ToolFailed)(_words(found))
         return found
 
-    def _tell_proof(self, tool: str, error: Exception, permit: _Permit | None) -> None:
+    def _tell_proof(self, tool: str, error: Exception, permit: Permit | None) -> None:
         """Raise what an exception proves, if it proves that nothing was done."""
         if permit is not None and permit.is_repeated:
             return  # it is about the repeat, and the first execution may have acted
@@ -249,62 +251,6 @@ class _Operation(Tool):
     async def run(self, arguments: dict[str, Json]) -> ToolResult:
         """Carry it out."""
         return await self._run(arguments)
-
-
-# --- tools of mounted servers, whose own middleware is within the operation ----------------------
-
-
-class _Once(Transform):
-    """Lets a tool of a mounted server run once for each permit."""
-
-    def __init__(self, server: FastMCP[Any]) -> None:
-        self._server = server
-
-    async def get_tool(
-        self, name: str, call_next: GetToolNext, *, version: VersionSpec | None = None
-    ) -> Tool | None:
-        """Return the tool; under a permit, one that runs once."""
-        found = await call_next(name, version=version)
-        for permit in _permits.get():
-            if found is not None and permit.server is self._server and permit.tool == name:
-                return _Single.under(permit, found)
-        return found
-
-
-class _Single(Tool):
-    _permit: _Permit = PrivateAttr()
-    _inner: Tool = PrivateAttr()
-
-    @classmethod
-    def under(cls, permit: _Permit, inner: Tool) -> "_Single":
-        made = cls(**{name: getattr(inner, name) for name in Tool.model_fields})
-        made._permit, made._inner = permit, inner
-        return made
-
-    async def _run(self, arguments: dict[str, Any]) -> ToolResult:
-        permit = self._permit
-        permit.take()
-        # What the tool itself calls is its own business.
-        within = _permits.set(tuple(each for each in _permits.get() if each is not permit))
-        try:
-            _once(self._inner, permit)
-            return await self._inner._run(arguments)  # noqa: SLF001 - as the server does
-        finally:
-            _permits.reset(within)
-
-
-def _once(tool: Tool, within: _Permit | None = None) -> _Permit | None:
-    """Permit one execution of a tool, if it belongs to a mounted server; else it has no more."""
-    while isinstance(tool, TransformedTool):
-        tool = tool.parent_tool
-    if not isinstance(tool, FastMCPProviderTool):
-        return None
-    server, name = tool._server, tool._original_name or tool.name  # noqa: SLF001 - nowhere public
-    if not any(isinstance(each, _Once) for each in server.transforms):
-        server.add_transform(_Once(server))
-    permit = _Permit(server, name, within)
-    _permits.set((*_permits.get(), permit))
-    return permit
 
 
 # --- what goes over the wire ---------------------------------------------------------------------
