@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 from doubtless import Doubtless, Effect
 from doubtless.core import identity
+from doubtless.core.outcome import Outcome
 from doubtless.engine.contracts import Lookup, ToolKeys
+from doubtless.engine.surroundings import new_id
 from doubtless.engine.tools import Call
 from doubtless.errors import (
     BadArguments,
@@ -27,6 +30,7 @@ from doubtless.integrations import guarding
 from doubtless.integrations.guarding import Guard, call_identity
 from doubtless.integrations.performing import LEFT_MAX, performers_of
 
+POLL_S = 0.005
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 ANY: dict[str, Any] = {"type": "object"}
 WRITE: ToolKeys = {"effect": Effect.WRITE, "retry": {"backoff": "20ms"}, "review": "people"}
@@ -76,7 +80,7 @@ def far() -> Far:
 async def until(holds: Callable[[], bool]) -> None:
     with anyio.fail_after(20):
         while not holds():  # noqa: ASYNC110 - what is counted rings no bell
-            await anyio.sleep(0.005)
+            await anyio.sleep(POLL_S)
 
 
 # --- one call, one effect ------------------------------------------------------------------------
@@ -154,6 +158,76 @@ async def test_a_refused_call_takes_no_other_calls_place(guard, far):
     assert refused.outcome == "rejected"
     assert (await asking).outcome == "success"
     assert (tried, len(far.effects), wrong.effects) == (2, 1, [])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a run: what is asked for, under which name, and how the tool behaves."""
+
+    number: int
+    name: str | None
+    session: str
+    then: str
+    gives_up: bool
+
+
+steps = st.builds(
+    Step,
+    number=st.integers(0, 1),
+    name=st.sampled_from([None, "turn-1", "turn-2"]),
+    session=st.sampled_from(["agent", "other"]),
+    then=st.sampled_from(["answers", "fails", "is busy"]),
+    gives_up=st.booleans(),
+)
+
+
+async def take(guard: Guard, step: Step, effects: list[str]) -> Outcome | None:
+    """Make a call, and give it up at once where the step says so."""
+
+    async def perform(call: Call) -> Any:
+        if step.then == "is busy":
+            raise NotSent("busy")
+        effects.append(call.operation_id)
+        await checkpoint()
+        if step.then == "fails":
+            raise ConnectionError
+        return {"number": step.number}
+
+    asking = asyncio.create_task(
+        guard.call("send", {"n": step.number}, perform, call_id=step.name, session_id=step.session)
+    )
+    if step.gives_up:
+        await checkpoint()
+        asking.cancel()
+    try:
+        return await asking
+    except asyncio.CancelledError:
+        return None
+
+
+@pytest.mark.proves("GUARD-1")
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(steps, min_size=2, max_size=7))
+async def test_whatever_a_run_does_no_operation_has_two_effects(tmp_path, run):
+    effects: list[str] = []
+    bound: dict[str, tuple[int, str]] = {}
+    async with Doubtless(f"sqlite:///{tmp_path / new_id()}.db") as app:
+        guard = Guard(app)
+        once: ToolKeys = {"effect": Effect.WRITE, "retry": {"attempts": 1}}
+        guard.declare("send", schema=ANY, keys=once)
+        for step in run:
+            outcome = await take(guard, step, effects)
+            if outcome is None:
+                continue
+            if outcome.outcome == "success":
+                assert outcome.result == {"number": step.number}
+                assert outcome.operation_id in effects
+            if outcome.retry_allowed:
+                assert outcome.operation_id not in effects
+            if step.name is not None and outcome.version:
+                meant = bound.setdefault(step.name, (step.number, outcome.operation_id))
+                assert meant == (step.number, outcome.operation_id)
+    assert len(effects) == len(set(effects))
 
 
 # --- attempts ------------------------------------------------------------------------------------
