@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("asyncssh", reason="asyncssh is missing: install doubtless[ssh]")
 
 from tests.actions import ssh_host
+from tests.actions.disks import disk
 from tests.actions.ssh_host import Host, processes_of, sshd
 from tests.actions.ssh_stage import ONE, SECRET, Stage, call, comes_to, ends, off, runs, told
 from tests.actions.told import observed, result
@@ -109,6 +111,40 @@ async def test_a_command_that_runs_past_its_deadline_is_under_way_and_then_done(
         outcome = await ends(app)
     assert (outcome.status, outcome.attempts) == ("succeeded", 1)
     assert stage.host.effects() == ["one restarted r7"]
+
+
+@pytest.mark.proves("SSH-3")
+async def test_a_host_whose_disk_is_full_runs_nothing_and_one_that_fills_up_meanwhile_is_unknown(
+    stage,
+):
+    with disk(stage.host.markers, "size=64k") as small:
+        filler = small / "filler"
+        async with stage.app() as app:
+            _fill(filler)
+            full = await call(app)
+            assert observed(full)["class"] == "not_sent", full
+            assert stage.host.effects() == []
+            filler.unlink()
+            stage.host.set("hold.restarted")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: call(app, "two"))
+                await off(stage.host.reached, "restarted")
+                _fill(filler)
+                stage.host.set("go")
+            outcome = await app.outcome("two")
+            # Its end could not be written down: nobody believes that it failed, or runs it again.
+            assert outcome.status == UNKNOWN, outcome
+            filler.unlink()
+            again = await call(app, "two")
+            assert again.status == UNKNOWN, again
+    assert stage.host.effects() == ["two restarted r7"]
+
+
+def _fill(file):
+    """Take all the room that there is."""
+    with suppress(OSError), file.open("wb", buffering=0) as taken:
+        while taken.write(b"x" * 512):
+            pass
 
 
 @pytest.mark.proves("SSH-3")
