@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from mcp.server.streamable_http import EventMessage, EventStore
 from tests.actions.mcp_program import Book, server
 from tests.scenarios.fronts import linked, listening
 
@@ -201,3 +202,40 @@ class Between:
                 kind, text = own[str(self.how)]
                 told = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
                 writer.write(told % (kind, len(text), text))
+
+
+class Events(EventStore):
+    """What an endpoint keeps of its streams, so that they can be taken up again."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[str, Any]] = []
+
+    async def store_event(self, stream_id: str, message: Any) -> str:
+        self._kept.append((stream_id, message))
+        return str(len(self._kept) - 1)
+
+    async def replay_events_after(self, last_event_id: str, send_callback: Any) -> str:
+        stream_id = self._kept[int(last_event_id)][0]
+        for number, (each, message) in enumerate(self._kept):
+            if number > int(last_event_id) and each == stream_id and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+        return stream_id
+
+
+class Cutting(Between):
+    """Cuts the stream of a call behind its first event, which says where it can be taken up."""
+
+    async def _pass_on(
+        self, head: bytes, body: bytes, writer: asyncio.StreamWriter, call: object
+    ) -> None:
+        if call is None:
+            await super()._pass_on(head, body, writer, call)
+            return
+        async with linked(self.port) as (there, to):
+            to.write(head + body)
+            for _ in range(2):
+                writer.write(await there.readuntil(b"\r\n\r\n"))
+            writer.write(b"\r\n")
+            await writer.drain()
+            writer.close()
+            await there.readuntil(b"\r\n0\r\n")

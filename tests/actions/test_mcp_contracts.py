@@ -9,7 +9,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest
 
-from doubtless.core.model import Effect
+from doubtless.core.model import Effect, Json
 from doubtless.engine.contracts import parse_contracts
 from doubtless.engine.contracts.explain import explain
 from doubtless.engine.contracts.mcp_drafts import contract_of
@@ -166,7 +166,7 @@ def test_a_key_that_the_server_keeps_lets_a_call_be_sent_again_after_proof():
 @pytest.mark.proves("MCP-11")
 def test_a_tool_without_a_contract_is_what_its_server_claims():
     server = ServerRules(name="pay", command=("pay",))
-    schema = {
+    schema: dict[str, Json] = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
         "properties": {"a": {"type": "string"}},
@@ -201,7 +201,8 @@ def test_a_schema_that_can_not_be_read_here_is_left_to_the_server(schema):
 # --- what another tool finds ----------------------------------------------------------------------
 
 MARKS = ("ref_1", "op_1")
-OURS, THEIRS = {"memo": "for ref_1", "n": 5}, {"memo": "other", "n": 5}
+OURS: Json = {"memo": "for ref_1", "n": 5}
+THEIRS: Json = {"memo": "other", "n": 5}
 
 
 @pytest.mark.proves("MCP-8")

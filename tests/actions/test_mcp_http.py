@@ -4,13 +4,14 @@ import ast
 import json
 import socket
 import time
+from typing import Any
 
 import anyio
 import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from tests.actions.mcp_program import SLOW_S, Book
-from tests.actions.mcp_stage import Between, declare, opened, served
+from tests.actions.mcp_stage import Between, Cutting, Events, declare, opened, served
 from tests.actions.told import observed, result
 
 from doubtless.transports.base import Watch, open_gate
@@ -46,7 +47,13 @@ async def charge(app, how="answer", operation_id="one", charge="ch_1"):
 async def called(rules, how="answer", **options):
     """Call without a ledger, and return what was seen, and how far it got."""
     upstreams, watch = Upstreams(lambda name: f"secret of {name}", time.monotonic), Watch()
-    told = {"meta": {}, "headers": {}, "gate": open_gate, "watch": watch, "limit_s": WAIT_S}
+    told: dict[str, Any] = {
+        "meta": {},
+        "headers": {},
+        "gate": open_gate,
+        "watch": watch,
+        "limit_s": WAIT_S,
+    }
     try:
         arguments = {"charge": "ch_1", "how": how}
         return await upstreams.call(rules, "charge", arguments, **{**told, **options}), watch
@@ -153,7 +160,7 @@ async def test_an_endpoint_that_is_not_there_was_sent_nothing(tmp_path, host, wh
 async def test_an_endpoint_that_went_away_meanwhile_was_sent_nothing(tmp_path, era):
     book = Book(str(tmp_path / "far.db"))
     upstreams, watch = Upstreams(str, time.monotonic), Watch()
-    told = {"meta": {}, "headers": {}, "gate": open_gate, "limit_s": WAIT_S}
+    told: dict[str, Any] = {"meta": {}, "headers": {}, "gate": open_gate, "limit_s": WAIT_S}
     with served(book) as port:
         rules = rules_at(port, handshake=bool(era))
         await upstreams.tools(rules)
@@ -189,6 +196,18 @@ async def test_no_redirect_sends_a_call_again(far, book, era):
     assert (seen.proof, seen.cause) == (None, "unproven_status")
     assert len(between.heads) == 1
     assert book.rows() == []
+
+
+@pytest.mark.proves("MCP-13")
+async def test_a_stream_that_broke_is_taken_up_again_and_the_call_is_not(tmp_path):
+    book = Book(str(tmp_path / "far.db"))
+    with served(book, event_store=Events(), retry_interval=50) as port:
+        between = Cutting(port)
+        async with between.serving() as cut:
+            seen, _ = await called(rules_at(cut, handshake=True), "slow")
+    assert seen.result is not None
+    assert seen.result.structured_content == {"number": 1}
+    assert (len(book.rows()), len(between.heads)) == (1, 1)
 
 
 # --- time-outs ------------------------------------------------------------------------------------
@@ -249,7 +268,13 @@ async def test_a_gate_that_closes_lets_no_byte_out(far, book):
     async def over() -> float:
         return 99.0
 
-    told = {"meta": {}, "headers": {}, "gate": over, "watch": watch, "limit_s": WAIT_S}
+    told: dict[str, Any] = {
+        "meta": {},
+        "headers": {},
+        "gate": over,
+        "watch": watch,
+        "limit_s": WAIT_S,
+    }
     seen = await upstreams.call(rules_at(far[0]), "charge", {"charge": "x"}, **told)
     await upstreams.aclose()
     assert (seen.proof, watch.sent_bytes) == ("not_sent", 0)
@@ -259,7 +284,7 @@ async def test_a_gate_that_closes_lets_no_byte_out(far, book):
 @pytest.mark.proves("MCP-6")
 async def test_a_hundred_calls_at_once_are_a_hundred_effects(far, book):
     upstreams = Upstreams(str, time.monotonic)
-    told = {"meta": {}, "headers": {}, "gate": open_gate, "limit_s": WAIT_S}
+    told: dict[str, Any] = {"meta": {}, "headers": {}, "gate": open_gate, "limit_s": WAIT_S}
     numbers: set[str] = set()
 
     async def one(name: str) -> None:
