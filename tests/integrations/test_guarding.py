@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from doubtless import Doubtless, Effect
 from doubtless.core import identity
 from doubtless.core.outcome import Outcome
+from doubtless.engine import dispatcher, registry
 from doubtless.engine.contracts import Lookup, ToolKeys
 from doubtless.engine.surroundings import new_id
 from doubtless.engine.tools import Call
@@ -251,7 +252,27 @@ async def test_what_was_proven_not_sent_begins_again_by_itself(guard, far):
 
 
 @pytest.mark.proves("GUARD-3")
-async def test_what_a_run_that_has_ended_asked_for_is_not_executed_by_another(tmp_path, far):
+async def test_another_process_leaves_an_operation_to_the_run_that_asked_for_it(tmp_path, far):
+    ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
+    asks: ToolKeys = {"effect": Effect.WRITE, "approval": {}}
+    async with Doubtless(ledger) as one, Doubtless(ledger) as other:
+        for app in (one, other):
+            Guard(app).declare("send", schema=ANY, keys=asks)
+        waits = await Guard(one).call("send", {}, far.at_once, call_id="turn-1")
+        assert waits.state == "awaiting_approval"
+        shown = str(waits.payload_hash)
+        # The other one hears of it first, because it is told there.
+        await other.approve("turn-1", operator="ann", note="yes", payload_hash=shown)
+        outcome = await one.wait("turn-1", timeout=20)
+    assert (outcome.outcome, outcome.attempts, far.effects) == ("success", 1, ["turn-1"])
+
+
+@pytest.mark.proves("GUARD-3")
+async def test_what_a_run_that_has_ended_asked_for_is_not_executed_by_another(
+    tmp_path, far, monkeypatch
+):
+    monkeypatch.setattr(registry, "LEFT_TO_ITS_RUN_MS", 20)
+    monkeypatch.setattr(dispatcher, "SOMEWHERE_ELSE_S", 0.02)
     ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
     keys = ToolKeys(effect=Effect.WRITE, retry={"backoff": "100ms"})
 

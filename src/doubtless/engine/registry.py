@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 import jsonschema_rs
 
 from doubtless.core.contract import Contract, Kind, LookupRules
-from doubtless.core.model import Json, Source
+from doubtless.core.model import Json, Operation, Source
 from doubtless.engine.contracts import (
     Lookup,
     WebhookRules,
@@ -23,6 +23,8 @@ from doubtless.engine.contracts import (
 )
 from doubtless.errors import BadArguments, SettingsError, UnknownTool
 from doubtless.transports.function import Body
+
+LEFT_TO_ITS_RUN_MS = 3_000  # from when it is due; whoever has its run looks once a second
 
 Ask: TypeAlias = Callable[..., "Awaitable[object] | object"]
 
@@ -125,6 +127,14 @@ class Registry:
             return contract.kind is Kind.HTTP or self.can(contract.kind)
         tool = self._tools.get(contract.tool)
         return tool is not None and tool.body is not None
+
+    def leaves_to_its_run(self, operation: Operation, now_ms: int) -> bool:
+        """Whether another process may be about to carry it out, which alone has what it takes."""
+        tool = self._tools.get(operation.tool)
+        body = tool.body if tool is not None else None
+        if body is None or body.has_run is None or operation.due_ms is None:
+            return False
+        return now_ms < operation.due_ms + LEFT_TO_ITS_RUN_MS and not body.has_run(operation.id)
 
     def asker(self, contract: Contract, look: LookupRules) -> Ask | None:
         """Return the code of a look-up, or None where this process hasn't got it."""

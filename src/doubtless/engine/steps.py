@@ -285,6 +285,8 @@ def advance(book: Book, tx: Transaction, operation_id: str) -> Begun | Looking |
     record = book.store(tx, record, contract, changes, now)
     step = policy.decide(record, contract, now).step
     match step:
+        case Send() if book.registry.leaves_to_its_run(record.operation, now.ms):
+            return None
         case Send(resend=resend) if book.registry.can_act(contract):
             return book.begin(tx, record, contract, resend=resend)
         case LookUp(at_ms=at_ms) if at_ms <= now.ms and book.registry.can_ask(contract):

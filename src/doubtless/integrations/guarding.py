@@ -123,6 +123,7 @@ class Guard:
             function=partial(self._performers.run, tool),
             not_sent=said.not_sent,
             rejected=said.rejected,
+            has_run=self._performers.has_run,
         )
         new = Tool(
             contract=contract, body=body, lookups=code_lookups(contract, table.get("lookup"))

@@ -28,6 +28,7 @@ It is called in a thread of its own; what it returns to be awaited runs on the e
 the context variables of whoever asked, as they were then.
 """
 
+ENDED: Final = "the run that asked for it has ended, and nothing of it was executed"
 LEFT_MAX: Final = 1_000  # operations that go on although nobody waits for them any more
 
 Key: TypeAlias = tuple[str, bytes]
@@ -89,6 +90,10 @@ class Performers:
         while len(self._left) > LEFT_MAX:
             self._live.pop(self._left.popitem(last=False)[0], None)
 
+    def has_run(self, operation_id: str) -> bool:
+        """Whether the run that asked for an operation is in this process."""
+        return any(name == operation_id for name, _ in tuple(self._live))
+
     def oldest_left(self) -> Key | None:
         """Return a call that nobody waits for, each in its turn."""
         if not self._left:
@@ -108,7 +113,7 @@ class Performers:
         """
         live = self._live.get(_key(call.operation_id, tool, arguments))
         if live is None:
-            raise NotSent("the run that asked for it has ended, and nothing of it was executed")
+            raise NotSent(ENDED)
         # Each execution has a copy: one that can't be stopped may still be in the last.
         within = live.context.copy()
         within.run(_outside_of_any_loop)

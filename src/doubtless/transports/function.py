@@ -23,11 +23,15 @@ Errors: TypeAlias = tuple[type[BaseException], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """A function, and the exceptions by which it proves what did not happen."""
+    """A function, and the exceptions by which it proves what did not happen.
+
+    Where `has_run` is said, others leave an operation for a while to the process that has its run.
+    """
 
     function: Function
     not_sent: Errors = ()
     rejected: Errors = ()
+    has_run: Callable[[str], bool] | None = None  # whether this process has an operation's own run
 
     @property
     def is_async(self) -> bool:
