@@ -1,6 +1,7 @@
 """The command that puts the gateway in front of MCP servers."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,8 @@ def mcp(
     """
     from doubtless.integrations import mcp_shim
 
+    if find_spec("mcp") is None:
+        raise SettingsError("the gateway needs mcp: pip install 'doubtless[mcp]'")
     found = _settings(settings, needs_scope=address is None and not check, **said)  # type: ignore[arg-type]
     if check:
         from doubtless.cli_gateway import check_tools

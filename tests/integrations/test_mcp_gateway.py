@@ -350,3 +350,39 @@ async def test_another_principal_sees_nothing_of_an_operation_and_has_its_own_se
         found = said(await other.call_tool("operation_status", {"operation_id": operation_id}))
         assert "state" not in found
         assert said(await other.call_tool("list_unresolved", {}))["operations"] == []
+
+
+@pytest.mark.proves("GATEWAY-3")
+async def test_an_answer_to_a_dead_client_of_the_earlier_era_is_kept_for_the_same_call(gateway):
+    """Such a client can't cancel by closing its link, and a dead one says nothing any more."""
+    amount = next(AMOUNTS)
+    head = {
+        "authorization": f"Bearer {gateway.token}",
+        "accept": "application/json, text/event-stream",
+    }
+    asked = {"amount": amount, "how": "slow"}
+    async with httpx2.AsyncClient(headers=head) as http:
+
+        async def say(method: str, params: dict[str, Any], **more: Any) -> httpx2.Response:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            return await http.post(gateway.url, json=body, **more)
+
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        }
+        session = (await say("initialize", hello)).headers["mcp-session-id"]
+        with pytest.raises(httpx2.ReadTimeout):
+            await say(
+                "tools/call",
+                {"name": "charge", "arguments": asked},
+                headers={"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"},
+                timeout=0.3,
+            )
+    gateway.shop.let_go(amount)
+    await until(lambda: gateway.is_over(amount))
+    async with gateway.client("legacy") as client:
+        again = await client.call_tool("charge", asked)
+    assert again.structured_content == {"id": f"ch_{amount}"}
+    assert gateway.shop.effects(amount) == 1

@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +29,7 @@ class Caller:
     actor: Actor
     principal: str
     session_id: str
-    is_gone: Callable[[], bool]  # whether an answer would reach nobody
+    is_gone: Callable[[], Awaitable[bool]]  # whether an answer would reach nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ def main() -> int:
     settings = GatewaySettings.from_text(sys.stdin.buffer.read())
     if os.fork():
         os._exit(0)
-    os.umask(0o077)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     place = Place.of(settings)
     if place.lock() is None:

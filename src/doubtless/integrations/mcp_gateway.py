@@ -160,7 +160,7 @@ class Gateway:
             if is_noted:
                 self._unanswered.add(call, request_id)
             raise
-        if is_noted and caller.is_gone():
+        if is_noted and await caller.is_gone():
             self._unanswered.add(call, request_id)
         else:
             self._unanswered.told(call, request_id)

@@ -197,7 +197,7 @@ class Bearers:
             actor=self._actors[name],
             principal=name,
             session_id=self._settings.scope or name,
-            is_gone=lambda: False,  # a client that goes away cancels what it waits for
+            is_gone=request.is_disconnected,
         )
 
 

@@ -26,6 +26,7 @@ from doubtless.integrations.mcp_wire import LINK, Front, Link, serve_link
 GREETING_S: Final = 10.0
 GREETING_BYTES_MAX: Final = 4096
 GRACE_S: Final = 10.0  # for attempts that are open when it is told to end
+ANSWERS_S: Final = 2.0  # for answers that are being written when everything else has ended
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger("doubtless.gateway")
@@ -76,7 +77,7 @@ async def _serve(of: Plan, place: Place, ready: Callable[[], None]) -> None:
                 actor=actor,
                 principal=principal.name,
                 session_id=settings.scope or principal.name,
-                is_gone=lambda: link is not None and link.is_gone,
+                is_gone=link.has_gone if link is not None else _never,
             )
 
         front = gateway(app, of, who_calls).front()
@@ -84,6 +85,10 @@ async def _serve(of: Plan, place: Place, ready: Callable[[], None]) -> None:
             app, front, place, digest=settings.digest(), idle_s=settings.idle_ms / 1000
         )
         await service.run(ready)
+
+
+async def _never() -> bool:
+    return False
 
 
 class LocalService:
@@ -121,6 +126,9 @@ class LocalService:
             self._place.socket.unlink(missing_ok=True)
             self._place.state.unlink(missing_ok=True)
             await self._app.drain(grace_s=GRACE_S)
+            with anyio.move_on_after(ANSWERS_S):
+                for link in tuple(self._links):
+                    await link.answered()
             tasks.cancel_scope.cancel()
         _log.info("the service has ended")
 

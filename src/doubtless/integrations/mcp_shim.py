@@ -130,7 +130,12 @@ def _started(settings: GatewaySettings, place: Place, say: Say) -> bool:
         )
     finally:
         os.close(log)
-    line, _ = child.communicate(settings.to_text().encode())
+    try:
+        line, _ = child.communicate(settings.to_text().encode(), timeout=START_S)
+    except subprocess.TimeoutExpired as error:
+        raise SettingsError(
+            f"the gateway's service did not come up within {START_S:g} s. Its log: {place.log}"
+        ) from error
     answer = json.loads(line) if line.strip() else {}
     if "ready" in answer:
         say(f"service started (pid {answer['ready']}); its log: {place.log}")

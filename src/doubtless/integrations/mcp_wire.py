@@ -49,9 +49,13 @@ class Link:
                 _log.warning("a client's link was closed: %s", error)
                 self.leave()
                 self._waiting.clear()
-            while self._waiting:
-                self._answered = anyio.Event()
-                await self._answered.wait()
+            await self.answered()
+
+    async def answered(self) -> None:
+        """Wait until nothing that the client asked for is left to be answered."""
+        while self._waiting:
+            self._answered = anyio.Event()
+            await self._answered.wait()
 
     async def send(self, outgoing: Outgoing) -> None:
         """Hand on what the client is told. Ends where nobody takes it any more."""
@@ -65,6 +69,10 @@ class Link:
                     return
                 if isinstance(message.message, types.JSONRPCResponse | types.JSONRPCError):
                     self._done(message.message.id)
+
+    async def has_gone(self) -> bool:
+        """Whether the client has closed its side."""
+        return self.is_gone
 
     def leave(self) -> None:
         """Note that the client has closed its side."""
