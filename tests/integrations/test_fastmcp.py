@@ -168,6 +168,19 @@ async def test_a_client_that_gives_up_interrupts_nothing_and_a_repeat_joins(app,
     assert "already" in ours.content[0].text
 
 
+@pytest.mark.proves("AGENTS-FASTMCP-2")
+async def test_a_client_that_gave_up_is_told_of_what_succeeded_since(app, till):
+    till.then = till.slowly
+    server = till.server(Guarded(app, scope="agent-7"))
+    with pytest.raises(MCPError):
+        await asked(server, 5, timeout=0.1)
+    await app.wait((await app.operations())[0].operation_id, timeout=5)
+    (first, second) = await asked(server, 5, 5)
+    assert "already" in first.content[0].text
+    assert second.content[0].text == "charged"  # now it knows, and means another one
+    assert till.charged == [5, 5]
+
+
 @pytest.mark.proves("AGENTS-FASTMCP-3")
 @pytest.mark.timeout(150)  # a process imports the framework
 async def test_a_server_that_died_in_a_tool_repeats_nothing(tmp_path: Path, nursery: Nursery):

@@ -6,6 +6,7 @@ first such call is answered with what has become of the earlier one. What a mode
 in memory: a new process begins without doubts, and reads what is unresolved.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,9 +19,10 @@ from doubtless.core.model import Cause, Json
 from doubtless.core.outcome import Outcome
 from doubtless.engine.app import Doubtless
 from doubtless.engine.remote.app import RemoteDoubtless
-from doubtless.errors import BadRequest
+from doubtless.errors import BadRequest, ServiceUnavailable
 
 DOUBTS_MAX: Final = 1_000
+UNHEARD: Final = "unheard"  # ends the key of a request whose answer nobody waited for
 
 Key: TypeAlias = tuple[str, ...]
 """What an operation was about: a call in a session, or an object."""
@@ -39,9 +41,10 @@ async def ask(
     """Make a model's call, as `app.call` does; what it was left in doubt about comes first.
 
     If its session was told of the same call that it is unknown or under way, and that has succeeded
-    since, it gets that result, once. A variant on the same object is refused until it asked how
-    the first one ended; a service doesn't know of that, and takes it for a new intent. A repeat
-    under a `request_id` that the ledger knows is told of that one.
+    since, it gets that result, once; so does one whose call was cancelled, and that heard nothing.
+    A variant on the same object is refused until it asked how the first one ended; a service
+    doesn't know of that, and takes it for a new intent. A repeat under a `request_id` that the
+    ledger knows is told of that one.
 
     Raises:
         BadRequest: It can't be carried out as it was written. Nothing was recorded or sent.
@@ -51,27 +54,31 @@ async def ask(
     doubts = _of(app)
     keys = _keys(app, tool, arguments, session_id)
     in_doubt = doubts.about(keys)
-    if isinstance(app, RemoteDoubtless):
-        found = await _done_since(app, in_doubt, request_id)
-        outcome = found or await app.call(
-            tool,
-            arguments,
-            request_id=request_id,
-            session_id=session_id,
-            correlation_id=correlation_id,
-            wait_s=wait_s,
-        )
-    else:
-        found = await app.call_in_doubt(
-            tool,
-            arguments,
-            in_doubt=in_doubt,
-            request_id=request_id,
-            session_id=session_id,
-            correlation_id=correlation_id,
-            wait_s=wait_s,
-        )
-        outcome = await _worded(app, found, in_doubt)
+    try:
+        if isinstance(app, RemoteDoubtless):
+            found = await _done_since(app, in_doubt, request_id)
+            outcome = found or await app.call(
+                tool,
+                arguments,
+                request_id=request_id,
+                session_id=session_id,
+                correlation_id=correlation_id,
+                wait_s=wait_s,
+            )
+        else:
+            found = await app.call_in_doubt(
+                tool,
+                arguments,
+                in_doubt=in_doubt,
+                request_id=request_id,
+                session_id=session_id,
+                correlation_id=correlation_id,
+                wait_s=wait_s,
+            )
+            outcome = await _worded(app, found, in_doubt)
+    except (asyncio.CancelledError, ServiceUnavailable):
+        doubts.unheard(request_id, keys)
+        raise
     doubts.told(outcome, keys)
     return outcome
 
@@ -89,18 +96,28 @@ class _Doubts:
 
     def about(self, keys: Sequence[Key]) -> list[str]:
         """Return the operations that a call may be about."""
-        return [self._open[key] for key in keys if key in self._open]
+        asked = [each for key in keys for each in (key, (*key, UNHEARD))]
+        return [self._open[key] for key in asked if key in self._open]
+
+    def unheard(self, request_id: str | None, keys: Sequence[Key]) -> None:
+        """Note that whoever made a request did not hear what became of it."""
+        for key in keys if request_id is not None else ():
+            self._open[*key, UNHEARD] = str(request_id)
+        self._forget_the_oldest()
 
     def told(self, outcome: Outcome, keys: Sequence[Key] = ()) -> None:
         """Note what was told of an operation, and what it is about."""
         if outcome.outcome in ("unknown", "pending"):
             for key in keys:
                 self._open[key] = outcome.operation_id
-            while len(self._open) > DOUBTS_MAX:
-                self._open.popitem(last=False)
+            self._forget_the_oldest()
         elif outcome.version:  # of an operation: a refusal is about none
             for key in [key for key, each in self._open.items() if each == outcome.operation_id]:
                 del self._open[key]
+
+    def _forget_the_oldest(self) -> None:
+        while len(self._open) > DOUBTS_MAX:
+            self._open.popitem(last=False)
 
 
 _DOUBTS: Final[WeakKeyDictionary[Doubtless, _Doubts]] = WeakKeyDictionary()
