@@ -312,6 +312,44 @@ async def test_an_approval_comes_from_a_person_and_not_from_the_resume_value(app
     assert till.charged == [5]
 
 
+@pytest.mark.proves("AGENTS-LANGGRAPH-4")
+async def test_what_was_approved_while_its_run_was_gone_is_asked_for_anew(tmp_path, till):
+    contracts: Any = {
+        "charge": {
+            "effect": "money",
+            "valid_for": "1h",
+            "approval": {"expires": "1h"},
+            "retry": {"attempts": 1},
+        }
+    }
+    saver, ledger = InMemorySaver(), f"sqlite:///{tmp_path / 'ledger.db'}"
+    asked = asks(("charge", {"amount": 5}))
+
+    def made(app: Doubtless) -> Any:
+        durable = DurableTools(app, contracts=contracts, wait_for_operator=True)
+        return graph(node_of(durable, till.tool()), *asked, saver=saver)
+
+    async def approved(app: Doubtless, name: str) -> Outcome:
+        waiting = await app.outcome(name)
+        said = {"operator": "boss", "note": "fine", "payload_hash": waiting.payload_hash or ""}
+        await app.approve(name, **said)
+        return await app.wait(name, timeout=10)
+
+    async with Doubtless(ledger) as app:
+        first = await made(app).ainvoke(GO, THREAD)
+    later = Doubtless(ledger)
+    resumed = made(later)  # the tool is known here, and nobody asks for the call yet
+    async with later as app:
+        name = first["__interrupt__"][0].value["operation_id"]
+        assert (await approved(app, name)).status == "failed_safe_to_retry"
+        again = await resumed.ainvoke(Command(resume="now"), THREAD)
+        other = again["__interrupt__"][0].value["operation_id"]
+        assert other != name
+        assert (await approved(app, other)).status == "succeeded"
+        assert contents(await resumed.ainvoke(Command(resume="now"), THREAD)) == ["charged"]
+    assert till.charged == [5]
+
+
 @pytest.mark.proves("AGENTS-LANGGRAPH-5")
 async def test_a_tool_that_interrupts_before_it_acts_goes_on_when_it_is_resumed(app, till):
     def answered() -> Any:

@@ -297,7 +297,7 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
         return _Asked(tool, arguments, place)
 
     async def _call(self, held: Held, asked: _Asked, perform: Perform) -> Outcome:
-        """Ask for the operation; one that only interrupted the graph before is asked for anew."""
+        """Ask for the operation; where that of an earlier run executed nothing, for a new one."""
         number = 0
         while True:
             number += 1
@@ -309,7 +309,7 @@ class DurableTools(AgentMiddleware[AgentState[ResponseT], ContextT, ResponseT]):
                 session_id=asked.place.session_id,
                 correlation_id=asked.place.correlation_id,
             )
-            if held.has_begun or not held.interrupted_before(outcome):
+            if held.has_begun or not held.is_to_be_asked_anew(outcome):
                 return outcome
 
 

@@ -20,6 +20,7 @@ from doubtless.core.outcome import Outcome
 from doubtless.errors import DoubtlessError, Rejected
 from doubtless.integrations.langgraph_messages import Answer, is_error, kept, message, rebuilt
 from doubtless.integrations.langgraph_places import Place
+from doubtless.integrations.performing import ENDED
 
 INTERRUPTED: Final = "interrupted the graph before it acted"
 
@@ -67,10 +68,10 @@ class Held:
         if self.bubble is not None:
             raise self.bubble
 
-    def interrupted_before(self, outcome: Outcome) -> bool:
-        """Whether an operation of an earlier run only interrupted its graph."""
-        seen = outcome.observation or {}
-        return outcome.outcome == "failure" and str(seen.get("detail")).endswith(INTERRUPTED)
+    def is_to_be_asked_anew(self, outcome: Outcome) -> bool:
+        """Whether the operation of an earlier run never came to executing anything."""
+        detail = str((outcome.observation or {}).get("detail"))
+        return outcome.outcome == "failure" and detail.endswith((INTERRUPTED, ENDED))
 
     def answer(self, outcome: Outcome, place: Place) -> "Answer | list[Answer]":
         """Return what the framework is given."""
