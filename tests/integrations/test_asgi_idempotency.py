@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from tests.integrations.idempotent_shop import Shop, served
 
 from doubtless.integrations.asgi_idempotency import Settings
@@ -428,6 +430,20 @@ async def test_an_answer_that_comes_after_all_ends_an_unknown(shop):
         assert (await first).status_code == 201
         assert (await look(client)).json()["state"] == "succeeded"
         assert (await post(client, "/v1/plain")).headers[REPLAYED] == "true"
+    assert shop.effects() == 1
+
+
+@pytest.mark.proves("PROVIDER-3", "PROVIDER-7")
+async def test_a_mounted_application_is_guarded_by_its_own_paths(shop):
+    mounted = {path: Mount(path, app=shop.app()) for path in ("/one", "/other")}
+    with served(Starlette(routes=list(mounted.values()))) as url:
+        async with httpx2.AsyncClient(base_url=url, headers=ME, timeout=20) as client:
+            for _ in range(2):
+                assert (await post(client, "/one/v1/refunds")).json() == {"id": 1}
+            told = await client.get("/one/operations/by-id/k")
+            assert told.json()["state"] == "succeeded"
+            assert is_problem(await post(client, "/one/v1/refunds", key=None), 400, "key_missing")
+            assert is_problem(await post(client, "/other/v1/refunds"), 422, "key_reused")
     assert shop.effects() == 1
 
 

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from doubtless.integrations.idempotency_course import Conduct, Course, Execution, Pause
 from doubtless.integrations.idempotency_desk import Desk, Settings, too_large, unauthenticated
 from doubtless.integrations.idempotency_handle import PLACE, Once, operation
-from doubtless.integrations.idempotency_requests import Said
+from doubtless.integrations.idempotency_requests import Said, below
 from doubtless.integrations.idempotency_rules import Answer, Asked, Record, Refused, Route
 from doubtless.integrations.idempotency_store import NotYours, Store
 
@@ -248,6 +248,7 @@ def _said(scope: Scope) -> Said:
         method=scope["method"].upper(),
         path=scope["path"],
         query=scope.get("query_string", b""),
+        root=scope.get("root_path", ""),
         headers=[(n.decode("latin-1").lower(), v.decode("latin-1")) for n, v in scope["headers"]],
     )
 
@@ -255,7 +256,8 @@ def _said(scope: Scope) -> Said:
 def _raw_path(scope: Scope) -> str:
     """Return the path with its escapes, since a key may have a slash."""
     raw = cast("bytes | None", scope.get("raw_path"))
-    return str(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("latin-1")
+    path = str(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("latin-1")
+    return below(scope.get("root_path", ""), path)
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:

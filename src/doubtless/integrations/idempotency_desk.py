@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
 
@@ -44,7 +44,7 @@ class Settings:
     """What an owner may set, for all routes."""
 
     operations_path: str = "/operations/by-id"  # where callers ask what became of a key
-    base_url: str = ""  # before that path in status_url: "https://api.example.com"
+    base_url: str = ""  # before that path in status_url: "https://api.example.com", "/mounted"
     help_url: str | None = None  # the owner's page about keys, for problem documents
     keys: Form = "any"  # "quoted": strings of structured fields alone, as the draft has it
     key_max: int = 255  # characters
@@ -67,7 +67,7 @@ class Desk:
             Refused: It is a repeatable request, which isn't supported there (501).
         """
         for route in self.routes:
-            if route.takes(said.method, said.path):
+            if route.takes(said.method, said.route_path):
                 return route
         if self.settings.repeatable and said.method in _UNSAFE and said.all_of(REQUEST_ID):
             detail = "repeatable requests are not supported here. Nothing was executed"
@@ -92,7 +92,7 @@ class Desk:
         given = said
         if not self.settings.repeatable:
             ours = [each for each in said.headers if not each[0].startswith("repeatability-")]
-            given = Said(method=said.method, path=said.path, query=said.query, headers=ours)
+            given = replace(said, headers=ours)
         asked = read(
             given,
             body,

@@ -47,10 +47,22 @@ class Said:
     path: str  # decoded
     query: bytes
     headers: Sequence[tuple[str, str]]  # names in lower case; a name may come twice
+    root: str = ""  # under which the application is mounted: the beginning of `path`
+
+    @property
+    def route_path(self) -> str:
+        """The path as the application's own routes have it."""
+        return below(self.root, self.path)
 
     def all_of(self, name: str) -> list[str]:
         """Return every value of a header, as they came."""
         return [value.strip() for given, value in self.headers if given == name]
+
+
+def below(root: str, path: str) -> str:
+    """Return a path without the one under which an application is mounted."""
+    root = root.rstrip("/")
+    return path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path
 
 
 def parse_key(values: Sequence[str], *, form: Form, key_max: int) -> str | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 from doubtless.integrations.idempotency_course import Conduct, Course, Execution, Pause
 from doubtless.integrations.idempotency_desk import Desk, Settings, too_large, unauthenticated
 from doubtless.integrations.idempotency_handle import PLACE, Once, operation
-from doubtless.integrations.idempotency_requests import Said
+from doubtless.integrations.idempotency_requests import Said, below
 from doubtless.integrations.idempotency_rules import Answer, Asked, Record, Refused, Route
 from doubtless.integrations.idempotency_store import NotYours, Store
 
@@ -167,21 +167,26 @@ def _said(environ: "WSGIEnvironment") -> Said:
         if name.startswith("HTTP_")
     ]
     headers += [(named, str(environ[name])) for name, named in _PLAIN.items() if environ.get(name)]
-    place = str(environ.get("SCRIPT_NAME", "")) + str(environ.get("PATH_INFO", ""))
+    root = _decoded(environ.get("SCRIPT_NAME", ""))
     return Said(
         method=str(environ["REQUEST_METHOD"]).upper(),
-        path=place.encode("latin-1").decode(errors="replace"),
+        path=root + _decoded(environ.get("PATH_INFO", "")),
+        root=root,
         query=str(environ.get("QUERY_STRING", "")).encode("latin-1"),
         headers=headers,
     )
+
+
+def _decoded(text: object) -> str:
+    return str(text).encode("latin-1").decode(errors="replace")
 
 
 def _raw_path(environ: "WSGIEnvironment") -> str:
     """Return the path; servers that keep its escapes have them under one of two names."""
     for name in ("RAW_URI", "REQUEST_URI"):
         if (raw := environ.get(name)) and str(raw).startswith("/"):
-            return str(raw).partition("?")[0]
-    return str(environ.get("SCRIPT_NAME", "")) + str(environ.get("PATH_INFO", ""))
+            return below(str(environ.get("SCRIPT_NAME", "")), str(raw).partition("?")[0])
+    return str(environ.get("PATH_INFO", ""))
 
 
 def _read(environ: "WSGIEnvironment", most: int) -> bytes:
