@@ -16,6 +16,8 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, ToolAnnotati
 from mcp_types import Tool as MCPTool
 from tests.integrations.children import Nursery, eventually
 from tests.integrations.openai_agents_child import tool as paying
+from tests.scenarios.contracts import written
+from tests.service.serving import staged
 
 from doubtless import Doubtless, Effect, Outcome
 from doubtless.engine.contracts import ToolKeys
@@ -265,6 +267,27 @@ async def test_the_tools_of_an_application_are_tools_of_an_agent(app):
     ours = await told(calls(5, 5, name="refund"), *given)
     assert charged == [5]
     assert all(each.startswith(UNKNOWN) for each in ours)
+
+
+@pytest.mark.proves("AGENTS-OPENAI-6")
+async def test_the_tools_of_a_service_are_tools_of_an_agent(provider, tmp_path):
+    provider.configure(
+        [{"match": {"method": "POST"}, "then": {"action": "commit_then_rst"}, "times": 1}]
+    )
+    nobody_knows: Any = {"effect": "write", "lookup": None, "on_absent": None}
+    refund = [
+        [function_call("refund", {"charge": "ch_1", "amount": 5}, call_id=f"call_{number}")]
+        for number in range(2)
+    ]
+    listing = [function_call(telling.UNRESOLVED_TOOL, {}, call_id="call_9")]
+    with staged(tmp_path, written(provider.url, nobody_knows)) as stage:
+        async with Doubtless(stage.serving.url, token=stage.tokens["agent"]) as app:
+            *ours, waiting = await told([*refund, listing], *await tools(app))
+            with pytest.raises(SettingsError, match="the service's own tools"):
+                guarded(app, Till().tool())
+    assert all(each.startswith(UNKNOWN) for each in ours)
+    assert [each["tool"] for each in json.loads(waiting)] == ["refund"]
+    assert len(provider.effects()) == 1
 
 
 @pytest.mark.proves("AGENTS-OPENAI-5")
