@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from doubtless import Doubtless
 from doubtless.core.model import State
 from doubtless.errors import SettingsError
 from doubtless.integrations.mcp_place import FOLDER, GatewaySettings, Place
+from doubtless.integrations.mcp_wire import LINE_BYTES_MAX
 
 AMOUNTS = itertools.count(1)
 
@@ -69,6 +70,11 @@ class Desk:
         """The service's process id; None where none runs."""
         states = list(self.runtime.glob("*.json"))
         return json.loads(states[0].read_text())["pid"] if states else None
+
+    @property
+    def log(self) -> str:
+        """What the service has said."""
+        return next(iter(self.runtime.glob("*.log"))).read_text()
 
     def links(self) -> list[int]:
         """The process ids of links that were started for this scope."""
@@ -189,6 +195,7 @@ async def test_links_that_start_at_once_share_one_service_which_ends_when_it_is_
     assert sum(b"service started" in each for each in told) == 1
     assert [each.returncode for each in links] == [0, 0, 0]
     await until(lambda: has_ended(desk))
+    assert "Traceback" not in desk.log
     assert not list(desk.runtime.glob("*.sock"))
 
 
@@ -202,7 +209,24 @@ def greeted(link: subprocess.Popen[bytes]) -> None:
 
 
 async def has_ended(desk: Desk) -> bool:
-    return desk.pid is None
+    return "the service has ended" in desk.log
+
+
+@pytest.mark.proves("GATEWAY-10")
+async def test_a_client_that_talks_nonsense_is_nobody_elses_concern(desk):
+    link = desk.link()
+    assert link.stdin is not None
+    for nonsense in (b"garbage", b"[1, 2]", b"\xff\xfe", b'{"jsonrpc":"2.0","method":"nope"}'):
+        link.stdin.write(nonsense + b"\n")
+    await asyncio.to_thread(greeted, link)
+    link.stdin.write(b"x" * LINE_BYTES_MAX)
+    with suppress(BrokenPipeError):
+        link.stdin.write(b"x" * LINE_BYTES_MAX)
+    _, told = await asyncio.to_thread(link.communicate)
+    assert link.returncode == 1
+    assert b"ended the link" in told
+    async with desk.client() as client:
+        assert (await client.list_tools()).tools
 
 
 @pytest.mark.proves("GATEWAY-12")

@@ -119,10 +119,11 @@ class LocalService:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._on_signal)
             tasks.start_soon(self._on_idle)
-            async with listener:
-                tasks.start_soon(listener.serve, self._client, tasks)
+            async with listener, anyio.create_task_group() as accepting:
+                accepting.start_soon(listener.serve, self._client, tasks)
                 ready()
                 await self._end.wait()
+                accepting.cancel_scope.cancel()
             self._place.socket.unlink(missing_ok=True)
             self._place.state.unlink(missing_ok=True)
             await self._app.drain(grace_s=GRACE_S)
@@ -182,7 +183,9 @@ class LocalService:
                 said = json.loads(await lines.receive_until(b"\n", GREETING_BYTES_MAX))
         except (anyio.IncompleteRead, anyio.DelimiterNotFound, TimeoutError, ValueError, OSError):
             return False
-        answer = await self._answer(said if isinstance(said, dict) else {})
+        if not isinstance(said, dict) or not (said.get("stop") or said.get("settings")):
+            return False
+        answer = await self._answer(said)
         await stream.send(json.dumps(answer).encode() + b"\n")
         return "welcome" in answer
 

@@ -116,6 +116,10 @@ def _started(settings: GatewaySettings, place: Place, say: Say) -> bool:
     Raises:
         SettingsError: It did not come up, with what it said.
     """
+    free = place.lock()
+    if free is None:
+        return False
+    os.close(free)  # whoever is started takes it; of two that were started one gets it
     log = place.open_log()
     began = os.fstat(log).st_size
     try:
@@ -169,7 +173,7 @@ def _pump(link: socket.socket, place: Place, say: Say) -> int:
             _write(sys.stdout.fileno(), chunk)
     if closed.is_set():
         return 0
-    say(f"the service has gone away; what was under way is in the ledger. Its log: {place.log}")
+    say(f"the service ended the link; what was under way is in the ledger. Its log: {place.log}")
     return 1
 
 
