@@ -1,6 +1,7 @@
 """An agent of openai-agents whose tools end the process right after their effect."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from doubtless.integrations.openai_agents import guarded
 
 
 def tool(name: str, effects: Path, *, ends: bool = False) -> Any:
-    """Return a tool that adds a line to `effects`, and then may end the process."""
+    """Return a tool that adds a line to `effects`, and then may end the process.
 
-    @function_tool(name_override=name)
+    One whose name begins with `approved` waits for a person.
+    """
+
+    @function_tool(name_override=name, needs_approval=name.startswith("approved"))
     async def act(amount: int) -> str:
         """Pay an amount."""
         with effects.open("a", encoding="utf-8") as file:
@@ -39,7 +43,11 @@ async def agents(options: dict[str, Any]) -> None:
             tools=[guarded(app, made) if options["is_ours"] else made],
         )
         config = RunConfig(group_id="chat", tracing_disabled=True)
-        await Runner.run(agent, "pay 5", session=session, run_config=config)
+        found = await Runner.run(agent, "pay 5", session=session, run_config=config)
+        state = found.to_state()
+        state.approve(state.get_interruptions()[0])
+        (folder / f"{made.name}.json").write_text(json.dumps(state.to_json()))
+        await Runner.run(agent, state, session=session, run_config=config)
 
 
 def run(options: dict[str, Any]) -> None:

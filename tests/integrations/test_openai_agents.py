@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -187,21 +188,31 @@ async def test_what_a_policy_for_approvals_must_not_judge_waits_for_a_person_as_
 async def test_a_process_that_died_in_a_tool_is_not_repeated_by_the_next_run(
     tmp_path: Path, nursery: Nursery
 ):
-    effects = tmp_path / "effects"
-    for name, is_ours in (("plain", False), ("ours", True)):
+    effects, names = tmp_path / "effects", ("plain", "ours", "approved_plain", "approved_ours")
+    for name in names:
+        is_ours = name.endswith("ours")
         child = nursery.bear(
             "openai_agents_child", tool=name, folder=str(tmp_path), is_ours=is_ours
         )
         await asyncio.to_thread(eventually, lambda: not Path(f"/proc/{child.pid}").exists())  # noqa: B023
     session = SQLiteSession("chat", tmp_path / "session.db")
-    assert [item.get("role") for item in await session.get_items()] == ["user", "user"]  # no call
+    kept = [item for item in await session.get_items() if item.get("role") != "user"]
+    assert {item.get("name") for item in kept} <= set(names[2:])  # those that died are lost
+    found = []
     async with Doubtless(f"sqlite:///{tmp_path / 'ledger.db'}") as app:
-        plain, ours = paying("plain", effects), guarded(app, paying("ours", effects))
-        steps = [*calls(5, name="plain"), *calls(5, name="ours")]
-        found = await told(steps, plain, ours)
-        assert found[0] == "paid 5"
-        assert found[1].startswith(UNKNOWN)
-    assert effects.read_text().split("\n") == ["plain 5", "ours 5", "plain 5", ""]
+        for name in names:
+            made = paying(name, effects)
+            given = guarded(app, made) if name.endswith("ours") else made
+            if not name.startswith("approved"):
+                found += await told(calls(5, name=name), given)
+                continue
+            agent = Agent(name="shop", model=ScriptedModel([DONE]), tools=[given])
+            stored = json.loads((tmp_path / f"{name}.json").read_text())
+            again = await RunState.from_json(agent, stored)
+            found += outputs(await Runner.run(agent, again, run_config=CONFIG))[-1:]
+    assert [each[:6] for each in found] == ["paid 5", UNKNOWN[:6]] * 2
+    acted = Counter(effects.read_text().splitlines())
+    assert acted == {f"{name} 5": 1 if name.endswith("ours") else 2 for name in names}
 
 
 @pytest.mark.proves("AGENTS-OPENAI-5")
