@@ -1,4 +1,4 @@
-"""The examples of docs/engines.md, to be run as they are written."""
+"""The examples of docs/engines.md and other pages, to be run as they are written."""
 
 import re
 from pathlib import Path
@@ -22,4 +22,16 @@ def of(engine: str, **here: str) -> dict[str, Any]:
         assert count == 1, f"no address that begins with {scheme}://"
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(source, "docs/engines.md", "exec"), names)  # noqa: S102 - it is our own page
+    return names
+
+
+def first_of(page: str, section: str = "", **given: Any) -> dict[str, Any]:
+    """Run the first example of another page, or of a section of it, and return its names."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    if section:
+        text = text.split(f"\n## {section}\n")[1]
+    found = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    names: dict[str, Any] = {"__name__": "example", **given}
+    exec(compile(found[1], f"docs/{page}", "exec"), names)  # noqa: S102 - it is our own page
     return names

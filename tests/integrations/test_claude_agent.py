@@ -3,12 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from claude_agent_sdk import CLIConnectionError, SdkMcpTool, ToolAnnotations
+from claude_agent_sdk import CLIConnectionError, SdkMcpTool, ToolAnnotations, query
 from claude_agent_sdk import tool as declared
+from tests.integrations import examples
 from tests.integrations.children import Nursery, eventually
 from tests.integrations.claude_cli import FakeCli, paying, run_agent
 
@@ -105,6 +107,24 @@ async def test_the_tools_of_an_application_are_tools_of_an_agent(app):
     assert [each.name for each in given] == ["refund", "operation_status", "list_unresolved"]
     assert await run_agent(FakeCli(("mcp__shop__refund", {"amount": 5})), *given) == ['"re_5"']
     assert refunded == [5]
+
+
+@pytest.mark.proves("AGENTS-CLAUDE-1")
+async def test_the_examples_of_the_page_are_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paid: list[Any] = []
+
+    async def pay(arguments: dict[str, Any]) -> str:
+        paid.append(arguments)
+        return "paid"
+
+    configured = examples.first_of("agents-claude.md")["options"].mcp_servers["shop"]
+    assert configured["args"][-2:] == ["python", "pay_server.py"]
+    names = examples.first_of("agents-claude.md", "Tools of this process")
+    cli = FakeCli(("mcp__shop__charge", {"card": "7", "amount": 5}))
+    names.update(pay=pay, query=partial(query, transport=cli))
+    await names["main"]()
+    assert (cli.told, paid) == (["paid"], [{"card": "7", "amount": 5}])
 
 
 @pytest.mark.proves("AGENTS-CLAUDE-2")

@@ -18,6 +18,7 @@ from mcp_types import (
     InputRequiredResult,
     ToolAnnotations,
 )
+from tests.integrations import examples
 from tests.integrations.children import Nursery, eventually
 from tests.integrations.fastmcp_child import shop
 
@@ -240,6 +241,20 @@ async def test_a_server_opens_its_application_and_tools_may_ask_their_caller_for
     async with app:
         states = [each.state for each in await app.operations()]
     assert states == ["succeeded", "failed"] * 2  # what only asked has done nothing
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-1")
+async def test_the_example_of_the_page_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def pay(card: str, amount: int) -> str:
+        return f"{amount} from {card}"
+
+    names = examples.first_of("agents-fastmcp.md", pay=pay)
+    async with Client(names["mcp"]) as client:
+        found = await client.call_tool("charge", {"card": "7", "amount": 5})
+        assert found.data == "5 from 7"
+    assert (tmp_path / "doubtless.db").exists()
 
 
 @pytest.mark.proves("AGENTS-FASTMCP-1")

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mcp.client._memory import InMemoryTransport
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolResult, ListToolsResult, TextContent, ToolAnnotations
 from mcp_types import Tool as MCPTool
+from tests.integrations import examples
 from tests.integrations.children import Nursery, eventually
 from tests.integrations.openai_agents_child import tool as paying
 from tests.scenarios.contracts import written
@@ -337,6 +339,24 @@ def test_a_blocking_application_serves_an_agent_that_blocks(tmp_path, till):
     assert till.charged == [5]
     assert all(each.startswith(UNKNOWN) for each in ours)
     assert len(json.loads(waiting)) == 1
+
+
+@pytest.mark.proves("AGENTS-OPENAI-5")
+async def test_the_example_of_the_page_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paid: list[Any] = []
+
+    async def pay(card: str, amount: int) -> str:
+        paid.append((card, amount))
+        return "paid"
+
+    names = examples.first_of("agents-openai.md")
+    asked = function_call("charge", {"card": "7", "amount": 5}, call_id="call_1")
+    model = ScriptedModel([[asked], DONE])
+    names.update(pay=pay, RunConfig=partial(RunConfig, model=model, tracing_disabled=True))
+    await names["main"]()
+    assert paid == [("7", 5)]
+    assert model.remaining_steps == 0
 
 
 # --- MCP servers ---------------------------------------------------------------------------------
