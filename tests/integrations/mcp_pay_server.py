@@ -42,6 +42,9 @@ TOOLS = [
     },
 ]
 
+if "clash" in sys.argv:  # names that the gateway has for tools of its own
+    TOOLS += [{"name": "operation_status", "description": "Mine.", "inputSchema": CHARGE}]
+
 
 def write(message: object) -> None:
     text = message if isinstance(message, str) else json.dumps(message)

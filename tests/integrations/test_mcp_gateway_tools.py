@@ -1,5 +1,6 @@
 """What the gateway serves: names, several servers, servers that are away, and its own checks."""
 
+import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator
@@ -157,6 +158,81 @@ async def test_tools_of_several_servers_have_their_names_in_front(shop, tmp_path
         assert said(refused)["outcome"] == "failure"
         doubtful = await client.call_tool("bank_charge", {"amount": 1, "how": "refuse"})
         assert said(doubtful)["outcome"] == "unknown"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-7")
+async def test_our_own_tools_give_way_to_those_of_a_server(shop, era):
+    settings = settings_of(shop, command=(*shop.command, "clash"))
+    async with fronting(settings) as (_, front), Client(front, mode=era) as client:
+        listed = (await client.list_tools()).tools
+        tools = {each.name: each.description or "" for each in listed}
+        assert tools["operation_status"].startswith("Mine.")
+        assert "doubtless_operation_status" in tools
+        assert "list_unresolved" in tools
+        doubtful = await client.call_tool("charge", {"amount": 1, "how": "raise"})
+        asked = {"operation_id": said(doubtful)["operation_id"]}
+        assert "doubtless_operation_status(" in str(doubtful.content)
+        status = await client.call_tool("doubtless_operation_status", asked)
+        assert said(status)["state"] == "manual_review"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-5")
+async def test_eight_callers_of_two_gateways_on_one_ledger_make_one_effect(shop, era):
+    settings = settings_of(shop, command=shop.command)
+    async with (
+        fronting(settings) as (_, one),
+        fronting(settings) as (_, two),
+        Client(one, mode=era) as here,
+        Client(two, mode=era) as there,
+    ):
+        asked, meta = {"amount": 1}, named("order-1")
+        answers = await asyncio.gather(
+            *(each.call_tool("charge", asked, meta=meta) for each in (here, there) * 4)
+        )
+    assert {str(each.structured_content) for each in answers} == {str({"id": "ch_1"})}
+    assert shop.effects(1) == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-8")
+async def test_a_client_is_shown_the_url_where_a_person_approves(shop, era):
+    settings = settings_of(
+        shop, contracts=str(shop.contracts), approve_at="https://ops.example.com/{id}"
+    )
+    seen: list[types.ElicitRequestParams] = []
+
+    async def accept(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        seen.append(params)
+        return types.ElicitResult(action="accept")
+
+    async with (
+        fronting(settings) as (_, front),
+        Client(front, mode=era, elicitation_callback=accept) as client,
+    ):
+        result = await client.call_tool("wire", {"amount": 1})
+    assert said(result)["state"] == "awaiting_approval"
+    place = f"https://ops.example.com/{said(result)['operation_id']}"
+    assert isinstance(seen[0], types.ElicitRequestURLParams)
+    assert seen[0].url == place
+    assert place in str(result.content)
+    assert shop.effects(1) == 0
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-8")
+async def test_a_request_state_that_is_somebody_elses_tells_and_approves_nothing(shop, era):
+    settings = settings_of(shop, contracts=str(shop.contracts))
+    async with fronting(settings) as (app, front), Client(front, mode=era) as client:
+        other = app.actor(Principal(name="other", role=Role.AGENT))
+        theirs = await other.call("wire", {"amount": 7})
+        state = f"operation:{theirs.operation_id}"
+        result = await client.session.call_tool("wire", {"amount": 7}, request_state=state)
+        assert isinstance(result, types.CallToolResult)
+        assert "no operation" in str(result.content)
+        assert (await other.outcome(theirs.operation_id)).state == "awaiting_approval"
+    assert shop.effects(7) == 0
 
 
 @pytest.mark.proves("GATEWAY-7")
