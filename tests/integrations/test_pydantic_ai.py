@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastmcp import FastMCP
 from pydantic_ai import (
     Agent,
     ApprovalRequired,
@@ -21,7 +20,6 @@ from pydantic_ai import (
     UnexpectedModelBehavior,
 )
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
     ModelRequest,
@@ -180,6 +178,10 @@ async def test_the_example_of_the_page_runs(till, tmp_path, monkeypatch):
 
 @pytest.mark.proves("AGENTS-PYDANTIC-2")
 async def test_a_tool_of_an_mcp_server_acts_once_although_its_answer_is_late(app, till):
+    # Two seconds, which tests of other kinds need not wait for.
+    from fastmcp import FastMCP  # noqa: PLC0415
+    from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415
+
     server: FastMCP[Any] = FastMCP("shop")
 
     @server.tool
