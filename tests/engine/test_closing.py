@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from tests.engine.functions import (
@@ -18,7 +19,7 @@ from tests.engine.functions import (
     looked_up,
 )
 
-from doubtless import Absent, Call, Doubtless, NotSent, Present
+from doubtless import Absent, Call, Doubtless, Effect, NotSent, Present
 
 
 @pytest.mark.proves("TOOL-6", "ENGINE-6")
@@ -156,3 +157,27 @@ async def test_an_operation_is_not_touched_by_a_process_that_lacks_its_function(
             await comes_true(lambda: False)
         after = await other.outcome("o1")
     assert (after.state, after.version) == ("prepared", before.version)
+
+
+@pytest.mark.proves("ENGINE-7")
+async def test_what_a_cancelled_caller_left_in_the_ledger_s_queue_is_carried_out(tmp_path, caplog):
+    done: list[int] = []
+    address = f"sqlite:///{tmp_path / 'd.db'}"
+    async with Doubtless(address) as app:
+
+        @app.tool(effect=Effect.WRITE)
+        async def note(call, number: int) -> None:
+            done.append(number)
+
+        asking = [
+            asyncio.create_task(app.call("note", {"number": number}, operation_id=f"op-{number}"))
+            for number in range(5)
+        ]
+        await anyio.lowlevel.checkpoint()
+        for each in asking:
+            each.cancel()
+        await asyncio.wait(asking)
+    async with Doubtless(address) as app:
+        states = [(await app.outcome(f"op-{number}")).state for number in range(5)]
+    assert (sorted(done), set(states)) == (list(range(5)), {"succeeded"})
+    assert "was closed before" not in caplog.text

@@ -176,6 +176,7 @@ class Doubtless(Approving, Calls, Events, Exhibits, Figures, Outbox, People, Rea
         opened.worker_scope.cancel()
         try:
             with anyio.move_on_after(self._grace_s):
+                await opened.committed()
                 await opened.runner.idle()
         finally:
             opened.tasks.cancel_scope.cancel()
@@ -314,6 +315,7 @@ class Doubtless(Approving, Calls, Events, Exhibits, Figures, Outbox, People, Rea
         opened = self._opened
         opened.worker_scope.cancel()
         with anyio.move_on_after(grace_s):
+            await opened.committed()
             await opened.runner.idle()
         self._grace_s = 0.0  # they had it
         opened.waiting.release()

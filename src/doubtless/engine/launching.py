@@ -6,9 +6,12 @@ many libraries, anyio starts no task from there.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 
 import anyio.abc
+
+_log = logging.getLogger("doubtless.engine")
 
 
 class Launcher:
@@ -28,7 +31,10 @@ class Launcher:
         """Start a task soon. May be called from a task, or from a callback of the loop."""
 
         async def start() -> None:
-            self._tasks.start_soon(function, *arguments)
+            try:
+                self._tasks.start_soon(function, *arguments)
+            except RuntimeError:  # the group has ended: whoever looks later finds it not begun
+                _log.warning("the application was closed before %s began", function.__qualname__)
 
         starting = asyncio.get_running_loop().create_task(start())
         self._starting.add(starting)  # the loop itself keeps no task alive

@@ -1,5 +1,7 @@
 """What an application consists of while it is open: the composition of the engine's parts."""
 
+import asyncio
+
 import anyio
 import anyio.abc
 
@@ -97,6 +99,18 @@ class OpenApp:
         elif not (isinstance(decided, Met) and decided.joined):
             self._worker.poke()  # it waits, or has made others due
 
+    async def committed(self) -> None:
+        """Wait until all that was handed to the ledger has ended, and attempts of it have begun.
+
+        A caller that was cancelled doesn't wait for its own.
+        """
+        last = asyncio.ensure_future(self.ledger.commit(_nothing))
+        last.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        try:
+            await asyncio.wait({last})
+        finally:
+            last.cancel()
+
     def poke(self) -> None:
         """Let the worker look at the ledger now."""
         self._worker.poke()
@@ -183,3 +197,11 @@ class OpenApp:
             supersedes=old.id,
             duplicate_of=old.id if decision.mark_duplicate else None,
         )
+
+
+class _Nothing(Exception):
+    """There is nothing to commit."""
+
+
+def _nothing(_: Transaction) -> None:
+    raise _Nothing
