@@ -416,6 +416,27 @@ async def test_a_tool_that_cancels_itself_proves_nothing(guard, far):
     assert (outcome.outcome, len(far.effects)) == ("unknown", 1)
 
 
+class Odd(BaseException):
+    """Something that means to end more than its tool."""
+
+
+@pytest.mark.proves("GUARD-4")
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("error", [SystemExit, Odd])
+async def test_a_tool_that_means_to_end_the_program_ends_itself_alone(guard, far, blocks, error):
+    async def exits(call: Call) -> Any:
+        await far.at_once(call)
+        raise error
+
+    def exits_at_once(call: Call) -> Any:
+        far.effects.append(call.operation_id)
+        raise error
+
+    outcome = await guard.call("send", {}, exits_at_once if blocks else exits)
+    assert (outcome.outcome, len(far.effects)) == ("unknown", 1)
+    assert (await guard.call("send", {"n": 2}, far.at_once)).outcome == "success"
+
+
 # --- in whose context ----------------------------------------------------------------------------
 
 

@@ -7,7 +7,8 @@ asked, and is let go with the operation. An operation whose run has ended is not
 import asyncio
 import contextvars
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Final, NamedTuple, TypeAlias
@@ -117,7 +118,8 @@ class Performers:
         # Each execution has a copy: one that can't be stopped may still be in the last.
         within = live.context.copy()
         within.run(_outside_of_any_loop)
-        found = within.run(live.perform, call)
+        with _no_exit():
+            found = within.run(live.perform, call)
         if not isawaitable(found):
             return found
         return self._awaited(found, live.context.copy(), tool)
@@ -150,7 +152,22 @@ def _key(name: str, tool: str, arguments: Mapping[str, Json]) -> Key:
 
 
 async def _result(found: Awaitable[Json]) -> Json:
-    return await found
+    with _no_exit():
+        return await found
+
+
+@contextmanager
+def _no_exit() -> Iterator[None]:
+    """Let no tool end the application by `sys.exit`, which is another's way to fail.
+
+    An argument parser calls it, for one. What is under way beside it must go on.
+    """
+    try:
+        yield
+    except (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the tool raised {type(error).__name__}") from error
 
 
 def _outside_of_any_loop() -> None:
