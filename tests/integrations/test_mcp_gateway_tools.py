@@ -203,7 +203,7 @@ async def test_a_client_is_shown_the_url_where_a_person_approves(shop, era):
     )
     seen: list[types.ElicitRequestParams] = []
 
-    async def accept(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def accept(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         seen.append(params)
         return types.ElicitResult(action="accept")
 
