@@ -73,7 +73,8 @@ class Lossy:
         async with linked(self.port) as (reader, writer):
             writer.write(b"\r\n".join([*lines[:-2], b"Connection: close", b"", b""]) + body)
             await writer.drain()
-            return await reader.read()
+            answer: bytes = await reader.read()
+            return answer
 
     def posts(self, path: str = "/v1/operations") -> list[Seen]:
         return [each for each in self.seen if (each.method, each.path) == ("POST", path)]

@@ -66,7 +66,9 @@ def rows(folder: Path, tenant: str) -> dict[str, list[tuple[object, ...]]]:
 
 
 @pytest.fixture(scope="module")
-def pair(contracts, tmp_path_factory) -> Iterator[tuple[Shell, Tenant, Tenant]]:
+def pair(contracts, running_provider, tmp_path_factory) -> Iterator[tuple[Shell, Tenant, Tenant]]:
+    running_provider.configure({})  # whatever the tests before have asked of it
+    running_provider.reset()
     folder = tmp_path_factory.mktemp("tenants")
     shell = Shell(folder)
     (folder / "contracts.toml").write_text(contracts + MORE, encoding="utf-8")
