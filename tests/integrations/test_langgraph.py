@@ -496,6 +496,22 @@ async def test_only_a_tool_whose_errors_are_declared_definitive_is_said_to_have_
 
 
 @pytest.mark.proves("AGENTS-LANGGRAPH-7")
+async def test_a_timeout_is_no_definitive_error_in_whatever_it_is_wrapped(app, till):
+    def wraps() -> Any:
+        try:
+            raise TimeoutError
+        except TimeoutError as error:
+            raise ToolException("the tool failed") from error
+
+    till.then = wraps
+    durable = DurableTools(app, definitive=["charge"])
+    agent = create_agent(
+        model(*asks(("charge", {"amount": 5}))), [till.tool()], middleware=[durable]
+    )
+    assert contents(await agent.ainvoke(GO))[0].startswith(UNKNOWN)
+
+
+@pytest.mark.proves("AGENTS-LANGGRAPH-7")
 async def test_tools_that_only_read_are_left_alone(app, till):
     claims = till.tool("claims", metadata={"readOnlyHint": True})
     durable = DurableTools(app, reads=["charge"])

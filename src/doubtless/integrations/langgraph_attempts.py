@@ -18,6 +18,7 @@ from langgraph.errors import GraphBubbleUp
 from doubtless.core.model import Json
 from doubtless.core.outcome import Outcome
 from doubtless.errors import DoubtlessError, Rejected
+from doubtless.integrations.causes import is_broken
 from doubtless.integrations.langgraph_messages import Answer, is_error, kept, message, rebuilt
 from doubtless.integrations.langgraph_places import Place
 from doubtless.integrations.performing import ENDED
@@ -162,7 +163,8 @@ class Attempt:
         if self._error is None:
             _log.warning("%s succeeded; what came of it afterwards failed: %r", name, error)
             return kept(self._result)
-        if isinstance(self._error, ToolException) and name in held.proofs.definitive:
+        is_said = isinstance(self._error, ToolException) and not is_broken(self._error)
+        if is_said and name in held.proofs.definitive:
             held.words = str(self._error)
             raise Rejected("it raised what its contract calls definitive") from self._error
         raise self._error

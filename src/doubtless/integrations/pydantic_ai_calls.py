@@ -21,10 +21,10 @@ from doubtless.core.model import Json
 from doubtless.core.outcome import Outcome
 from doubtless.errors import BadArguments, BadRequest, Rejected
 from doubtless.integrations import telling
+from doubtless.integrations.causes import is_broken
 from doubtless.integrations.guarding import call_identity
 
 FRAMEWORK: Final = "pydantic-ai"
-BROKEN: Final = ("McpError", "MCPError")  # of the protocol; whatever it says was not the tool
 
 DepsT = TypeVar("DepsT")
 
@@ -141,7 +141,7 @@ class Held:
         except CallDeferred as error:
             self._deferral = error
         except (ModelRetry, ToolFailed) as error:
-            if self._is_definitive and not _is_broken(error):
+            if self._is_definitive and not is_broken(error):
                 self._words = error.message
                 raise Rejected("it raised what its contract calls definitive") from error
             raise
@@ -183,18 +183,6 @@ class Held:
         if place.is_of_another(outcome):
             return replace(found, return_value=done_before(outcome, found.return_value))
         return found
-
-
-def _is_broken(error: BaseException) -> bool:
-    """Whether a time-out or a broken connection stands behind an error, which then isn't a word."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, TimeoutError | ConnectionError | EOFError):
-            return True
-        if type(found).__name__ in BROKEN:
-            return True
-        found = found.__cause__ or found.__context__
-    return False
 
 
 # --- into the ledger and out of it ---------------------------------------------------------------
