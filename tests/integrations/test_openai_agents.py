@@ -459,3 +459,6 @@ async def test_an_error_of_an_mcp_tool_is_unknown_unless_declared_as_definitive(
         ours = await told_by(server, 7)
     assert ours[0].startswith("[failed")
     assert "the answer was lost" in ours[0]
+    after = await server.call_tool("charge", {"amount": 9})  # its connection is closed
+    assert (after.structured_content or {})["status"] == "failed_safe_to_retry"
+    assert 9 not in till.charged

@@ -29,7 +29,7 @@ from doubtless.core.model import Effect, Json
 from doubtless.core.outcome import Outcome
 from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.tools import Call
-from doubtless.errors import DoubtlessError, Rejected
+from doubtless.errors import DoubtlessError, NotSent, Rejected
 from doubtless.integrations import telling
 from doubtless.integrations.crossing import App
 from doubtless.integrations.guarding import Guard
@@ -105,6 +105,14 @@ class GuardedServer(MCPServer):
             if hasattr(self._server, setting):
                 setattr(self._server, setting, value)
 
+    def _is_over(self) -> bool:
+        """Whether there is no connection any more, so that nothing can be sent."""
+        if not hasattr(self._server, "session"):
+            return False
+        session = self._server.session
+        dispatcher = getattr(session, "_dispatcher", None)
+        return session is None or getattr(dispatcher, "_closed", False) is True
+
     # --- what is called --------------------------------------------------------------------------
 
     async def call_tool(
@@ -118,6 +126,8 @@ class GuardedServer(MCPServer):
         said, came = arguments or {}, list[CallToolResult]()
 
         async def act(call: Call) -> Json:
+            if self._is_over():
+                raise NotSent("the server's connection is closed")
             self._switch_off()
             found = await self._server.call_tool(
                 tool_name, arguments, {**(meta or {}), **_ids(call)}
