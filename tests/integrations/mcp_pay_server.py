@@ -99,9 +99,21 @@ def answer(asked: dict[str, Any]) -> None:
         case "initialize":
             result = {
                 "protocolVersion": "2025-06-18",
-                "capabilities": {"tools": {}},
+                "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
                 "serverInfo": {"name": "pay", "version": "1"},
             }
+        case "resources/list":
+            result = {"resources": [{"uri": f"pay://{EFFECTS.name}", "name": "effects"}]}
+        case "resources/templates/list":
+            result = {"resourceTemplates": [{"uriTemplate": "pay://{name}", "name": "any"}]}
+        case "resources/read":
+            uri = asked["params"]["uri"]
+            result = {"contents": [{"uri": uri, "text": EFFECTS.read_text()}]}
+        case "prompts/list":
+            result = {"prompts": [{"name": "dun"}]}
+        case "prompts/get" if asked["params"]["name"] == "dun":
+            text = {"type": "text", "text": f"Pay, {asked['params']['arguments']['who']}!"}
+            result = {"messages": [{"role": "user", "content": text}]}
         case "tools/list":
             result = {"tools": TOOLS}
         case "tools/call" if asked["params"].get("arguments", {}).get("of") == "nobody":
@@ -112,7 +124,8 @@ def answer(asked: dict[str, Any]) -> None:
         case "tools/call":
             result = charge(asked)
         case _:
-            error = {"code": -32601, "message": "Method not found"}
+            what = asked["params"].get("name", asked["method"])
+            error = {"code": -32601, "message": f"Unknown prompt: {what}"}
             write({"jsonrpc": "2.0", "id": asked["id"], "error": error})
             return
     write({"jsonrpc": "2.0", "id": asked["id"], "result": result})

@@ -158,6 +158,12 @@ async def test_tools_of_several_servers_have_their_names_in_front(shop, tmp_path
         assert said(refused)["outcome"] == "failure"
         doubtful = await client.call_tool("bank_charge", {"amount": 1, "how": "refuse"})
         assert said(doubtful)["outcome"] == "unknown"
+        prompts = {each.name for each in (await client.list_prompts()).prompts}
+        assert prompts == {"pay_dun", "bank_dun"}
+        assert "Mira" in str((await client.get_prompt("bank_dun", {"who": "Mira"})).messages)
+        listed = {each.uri for each in (await client.list_resources()).resources}
+        assert listed == {"pay://effects", "pay://others"}
+        assert (await client.read_resource("pay://others")).contents
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -233,6 +239,24 @@ async def test_a_request_state_that_is_somebody_elses_tells_and_approves_nothing
         assert "no operation" in str(result.content)
         assert (await other.outcome(theirs.operation_id)).state == "awaiting_approval"
     assert shop.effects(7) == 0
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-7")
+async def test_resources_and_prompts_are_handed_on(shop, era):
+    settings = settings_of(shop, command=shop.command)
+    async with fronting(settings) as (_, front), Client(front, mode=era) as client:
+        assert [each.uri for each in (await client.list_resources()).resources] == ["pay://effects"]
+        templates = (await client.list_resource_templates()).resource_templates
+        assert [each.uri_template for each in templates] == ["pay://{name}"]
+        await client.call_tool("charge", {"amount": 1})
+        read = await client.read_resource("pay://effects")
+        assert '"amount": 1' in str(read.contents)
+        assert [each.name for each in (await client.list_prompts()).prompts] == ["dun"]
+        dun = await client.get_prompt("dun", {"who": "Mira"})
+        assert "Pay, Mira!" in str(dun.messages)
+        with pytest.raises(MCPError, match="Unknown prompt: due"):
+            await client.get_prompt("due")
 
 
 @pytest.mark.proves("GATEWAY-7")

@@ -16,6 +16,7 @@ from doubtless.errors import ContractError, Problem, SettingsError
 from doubtless.integrations.mcp_asking import Asking
 from doubtless.integrations.mcp_config import GatewayFile, read_gateway_file
 from doubtless.integrations.mcp_gateway import Gateway, WhoCalls
+from doubtless.integrations.mcp_passing import Passing
 from doubtless.integrations.mcp_place import GatewaySettings
 from doubtless.integrations.mcp_tools import Catalogue, Fronted
 from doubtless.ledger.address import masked
@@ -144,4 +145,5 @@ def gateway(app: GatewayApp, of: Plan, who_calls: WhoCalls) -> Gateway:
     """Return the gateway of an open application."""
     settings = of.settings
     asking = Asking(settings.approve_at, ledger=masked(settings.ledger), tenant=settings.tenant)
-    return Gateway(catalogue_of(app, of), who_calls, asking)
+    passing = Passing(app.upstreams, of.servers)
+    return Gateway(catalogue_of(app, of), passing, who_calls, asking)

@@ -29,6 +29,7 @@ from doubtless.errors import (
 from doubtless.integrations import doubting, guarding, mcp_answers
 from doubtless.integrations.mcp_asking import Asking
 from doubtless.integrations.mcp_calls import Asked, Caller, Unanswered, call_key
+from doubtless.integrations.mcp_passing import Passing
 from doubtless.integrations.mcp_tools import Catalogue, Served, Unlisted
 from doubtless.transports.mcp import RESULT
 
@@ -51,13 +52,16 @@ class Gateway:
 
     Args:
         catalogue: The tools.
+        passing: What servers offer besides.
         who_calls: Principal and session of a request.
         asking: Shows a person where to approve.
     """
 
-    def __init__(self, catalogue: Catalogue, who_calls: WhoCalls, asking: Asking) -> None:
-        self._catalogue, self._who_calls = catalogue, who_calls
-        self._asking = asking
+    def __init__(
+        self, catalogue: Catalogue, passing: Passing, who_calls: WhoCalls, asking: Asking
+    ) -> None:
+        self._catalogue, self._passing = catalogue, passing
+        self._who_calls, self._asking = who_calls, asking
         self._unanswered = Unanswered()
         self._name = secrets.token_hex(4)  # of this process, in correlation ids
 
@@ -70,6 +74,11 @@ class Gateway:
             instructions=INSTRUCTIONS.format(status=names.status, unresolved=names.unresolved),
             on_list_tools=self._list,
             on_call_tool=self._call,
+            on_list_resources=self._passing.resources,
+            on_list_resource_templates=self._passing.templates,
+            on_read_resource=self._passing.read,
+            on_list_prompts=self._passing.prompts,
+            on_get_prompt=self._passing.prompt,
         )
 
     async def _list(

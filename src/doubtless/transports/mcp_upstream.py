@@ -210,8 +210,18 @@ class Upstreams:
         Raises:
             Unreachable: It can't be asked.
         """
-        async with self._connection(server).session() as session:
+        async with self.asking(server) as session:
             return session.protocol_version or ""
+
+    @asynccontextmanager
+    async def asking(self, server: ServerRules) -> AsyncIterator[ClientSession]:
+        """Hold the session with a server, for what only reads: never to call a tool.
+
+        Raises:
+            Unreachable: It can't be asked.
+        """
+        async with self._connection(server).session() as session:
+            yield session
 
     async def call(
         self,
