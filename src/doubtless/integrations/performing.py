@@ -6,6 +6,7 @@ asked, and is let go with the operation. An operation whose run has ended is not
 
 import asyncio
 import contextvars
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -172,8 +173,6 @@ def _no_exit() -> Iterator[None]:
 
 def _outside_of_any_loop() -> None:
     """Say to libraries which ask that no event loop runs in this thread: the context says one."""
-    try:
-        from sniffio import current_async_library_cvar  # noqa: PLC0415 - often not there
-    except ImportError:
-        return
-    current_async_library_cvar.set(None)
+    asked = sys.modules.get("sniffio")  # whoever asks has imported it; often it is not there
+    if asked is not None:
+        asked.current_async_library_cvar.set(None)
