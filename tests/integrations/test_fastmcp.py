@@ -11,6 +11,9 @@ from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware import Middleware
 from fastmcp.server.middleware.error_handling import RetryMiddleware
 from fastmcp.tools import ToolResult
+from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     ElicitRequest,
@@ -241,6 +244,33 @@ async def test_a_server_opens_its_application_and_tools_may_ask_their_caller_for
     async with app:
         states = [each.state for each in await app.operations()]
     assert states == ["succeeded", "failed"] * 2  # what only asked has done nothing
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-1")
+async def test_callers_that_are_authenticated_have_sessions_of_their_own(app, till):
+    till.then = lost
+    server = till.server(Guarded(app))
+    names: list[str] = []
+    told: list[Any] = []
+    for who in ("ann", "bob"):
+        token = AccessToken(token="t", client_id="app", scopes=[], subject=who)
+        said = auth_context_var.set(AuthenticatedUser(token))
+        try:
+            async with Client(server) as client:
+                await client.call_tool("charge", {"amount": 5}, raise_on_error=False)
+                found = await client.call_tool("charge", {"amount": 5}, raise_on_error=False)
+                names.append((found.structured_content or {})["operation_id"])
+                waiting = await client.call_tool(telling.UNRESOLVED_TOOL, {})
+                assert [each["operation_id"] for each in waiting.data] == names[-1:]
+                told = [
+                    (await client.call_tool(telling.STATUS_TOOL, {"operation_id": name})).data
+                    for name in names
+                ]
+        finally:
+            auth_context_var.reset(said)
+    assert till.charged == [5, 5]  # one for each of them
+    assert "no operation" in told[0]["error"].lower()  # of the other one
+    assert told[1]["status"] == UNKNOWN
 
 
 @pytest.mark.proves("AGENTS-FASTMCP-1")

@@ -6,6 +6,7 @@ is not known of it is told as such, and nothing around the tool makes it act twi
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
@@ -30,10 +31,17 @@ from doubtless.core.outcome import Outcome
 from doubtless.engine.app import Doubtless
 from doubtless.engine.contracts import ToolKeys
 from doubtless.engine.tools import Call
-from doubtless.errors import BadRequest, DoubtlessError, LedgerUnavailable, Rejected
+from doubtless.errors import (
+    BadRequest,
+    DoubtlessError,
+    LedgerUnavailable,
+    OperationNotFound,
+    Rejected,
+)
 from doubtless.integrations import guarding, telling
 from doubtless.integrations.fastmcp_mounted import Permit, permit_once
 from doubtless.integrations.guarding import Guard, call_identity
+from doubtless.ledger import operations
 from doubtless.transports.mcp_servers import CORRELATION_ID, OPERATION_ID
 
 NOTHING_DONE: Final = (BadRequest, LedgerUnavailable)
@@ -223,10 +231,22 @@ class Guarded(Middleware, Transform):
         """Return the session of the call that is being made."""
         if self._scope or self._guard.scope:
             return self._scope or self._guard.scope
-        token = get_access_token()
-        return (
-            None if token is None else ":".join(each or "" for each in principal_components(token))
-        )
+        return _caller()
+
+    def may_see(self, operation_id: str) -> bool:
+        """Whether an operation is of the session of whoever asks, where callers are told apart."""
+        caller = _caller()
+        if self._scope or self._guard.scope or caller is None:
+            return True
+        app = self._guard.app
+        found = app.ledger.read(lambda tx: operations.get(tx, app.tenant, operation_id))
+        return found is None or found.session_id == caller
+
+
+def _caller() -> str | None:
+    """Return the session of whoever is authenticated: client, issuer and subject."""
+    token = get_access_token()
+    return None if token is None else json.dumps(principal_components(token))
 
 
 class _Operation(Tool):
@@ -310,6 +330,8 @@ def _reading(guarded: Guarded, app: Doubtless) -> tuple[Tool, ...]:
     """Return the tools that read the ledger, and do nothing else."""
 
     async def status(operation_id: str) -> dict[str, Any]:
+        if not guarded.may_see(operation_id):
+            return {"operation_id": operation_id, "error": str(OperationNotFound(operation_id))}
         return await guarding.status(app, operation_id)
 
     async def unresolved() -> list[dict[str, Any]]:
