@@ -29,6 +29,7 @@ from doubtless import Doubtless
 from doubtless.engine.contracts import ToolKeys
 from doubtless.integrations import telling
 from doubtless.integrations.fastmcp import Guarded, opened
+from doubtless.transports.mcp_servers import OPERATION_ID
 
 SLOW_S = 0.3  # how long a slow tool takes
 UNKNOWN = "unknown_reconciliation_required"
@@ -182,6 +183,18 @@ async def test_a_client_that_gave_up_is_told_of_what_succeeded_since(app, till):
     (first, second) = await asked(server, 5, 5)
     assert "already" in first.content[0].text
     assert second.content[0].text == "charged"  # now it knows, and means another one
+    assert till.charged == [5, 5]
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-2")
+async def test_a_caller_that_names_its_operation_means_one_by_it_for_ever(app, till):
+    server = till.server(Guarded(app))
+    meta = {OPERATION_ID: "op-1"}
+    first, again = await asked(server, 5, 5, meta=meta)
+    assert (first.data, again.data) == ({"id": "ch_1"}, {"id": "ch_1"})
+    (other,) = await asked(server, 6, meta=meta)
+    assert statuses([other]) == [(True, "rejected_by_policy")]
+    await asked(server, 5)  # without its name it is another one
     assert till.charged == [5, 5]
 
 
