@@ -55,7 +55,8 @@ def in_code() -> Iterator[tuple[str, str]]:
     What is filled in is a star.
     """
     for file in sorted(PRODUCT.rglob("*.py")):
-        if "testing" in file.relative_to(PRODUCT).parts:
+        # What owners of an API keep of keys stands in a database of theirs, by caller.
+        if "testing" in file.relative_to(PRODUCT).parts or file.name == "idempotency_store.py":
             continue
         pieces: set[int] = set()  # of texts with something to fill in, which come before them
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
