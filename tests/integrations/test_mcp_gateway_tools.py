@@ -183,6 +183,21 @@ async def test_our_own_tools_give_way_to_those_of_a_server(shop, era):
         assert said(status)["state"] == "manual_review"
 
 
+@pytest.mark.proves("GATEWAY-7")
+async def test_a_contract_that_is_called_as_another_tool_of_its_server_stays(shop):
+    text = shop.contracts.read_text().replace('tool = "wire"', 'tool = "charge"')
+    shop.contracts.write_text(text.replace('tool = "charge"', 'tool = "pay.out"', 1))
+    settings = settings_of(shop, contracts=str(shop.contracts))
+    async with fronting(settings) as (app, front), Client(front) as client:
+        listed = {each.name: each.description or "" for each in (await client.list_tools()).tools}
+        # `charge` is a contract for pay.out now, and `wire` one for charge.
+        assert listed["charge"].startswith("Pays out.")
+        assert listed["wire"].startswith("Sends money, if a person agrees.")
+        assert listed["pay_wire"].startswith("Wires.")
+        assert app.registry.tool("wire").contract.approval is not None
+        assert app.registry.tool("pay_wire").contract.approval is None
+
+
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.proves("GATEWAY-5")
 async def test_eight_callers_of_two_gateways_on_one_ledger_make_one_effect(shop, era):

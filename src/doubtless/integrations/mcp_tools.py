@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import anyio
 import mcp_types as types
 
 from doubtless.core.contract import Contract, Kind
@@ -88,7 +89,11 @@ class Catalogue:
         self._say = say
         self._own = {served.name: served for served in self._of_the_file()}
         self._theirs: dict[str, dict[str, Served]] = {}  # by server
-        self._drafted: set[str] = set()  # contracts that nobody wrote
+        # Contracts that nobody wrote, and whose tools they are.
+        self._drafted: dict[str, tuple[str, str]] = {}
+        self._known: dict[
+            tuple[str, str], tuple[types.Tool, list[Served]]
+        ] = {}  # by server and name
         self._unserved: list[str] = []
         self.failures: list[str] = []  # of the last time that servers were asked
         self._said: set[str] = set()
@@ -148,17 +153,9 @@ class Catalogue:
 
     async def _refresh(self) -> None:
         self.failures = []
-        for server in self._servers:
-            try:
-                listed = await self._upstreams.tools(server.rules)
-            except Unreachable as error:
-                self.failures.append(str(error))
-                continue
-            self._theirs[server.rules.name] = {
-                served.name: served
-                for each in listed
-                if (served := self._front(server, each)) is not None
-            }
+        async with anyio.create_task_group() as tasks:
+            for server in self._servers:  # at once, since one that hangs takes its time
+                tasks.start_soon(self._ask, server)
         if self.failures and not self._theirs and not self._own:
             raise Unlisted("; ".join(self.failures))
         self._name_ours()
@@ -167,13 +164,24 @@ class Catalogue:
                 self._said.add(line)
                 self._say(line)
 
-    def _front(self, server: Fronted, tool: types.Tool) -> Served | None:
-        """Return an upstream's tool as it is served; None where it can't be."""
-        contract = self._declared(server.rules, tool.name)
-        name = f"{server.prefix}{tool.name}" if contract is None else contract.tool
-        if contract is None:
-            if name in self._own:
-                name = f"{server.rules.name}_{tool.name}"
+    async def _ask(self, server: Fronted) -> None:
+        try:
+            listed = await self._upstreams.tools(server.rules)
+        except Unreachable as error:
+            self.failures.append(str(error))
+            return
+        served = [each for tool in listed for each in self._front(server, tool)]
+        self._theirs[server.rules.name] = {each.name: each for each in served}
+
+    def _front(self, server: Fronted, tool: types.Tool) -> list[Served]:
+        """Return an upstream's tool as it is served: by each contract for it, or by our own."""
+        of = (server.rules.name, tool.name)
+        known = self._known.get(of)
+        if known is not None and known[0] == tool:
+            return known[1]
+        served = [_declared(each, tool) for each in self._contracts_for(*of)]
+        if not served:
+            name = self._free_name(server, tool.name)
             try:
                 contract = contract_of(
                     server.rules,
@@ -182,29 +190,35 @@ class Catalogue:
                     name=_contract_name(name),
                 )
             except ContractError as error:
-                told = f"{tool.name} of {server.rules.name} is not served: {error}"
-                self._unserved.append(told)
-                return None
+                self._unserved.append(f"{tool.name} of {of[0]} is not served: {error}")
+                return []
             self._registry.renew(Tool(contract=contract))
-            self._drafted.add(contract.tool)
-        description = telling.described(tool.description or "", contract.effect)
-        shown = tool.model_copy(
-            update={"name": name, "description": description or None, "execution": None}
-        )
-        is_declared = contract.tool not in self._drafted
-        return _served(contract, shown, is_upstream=True, is_declared=is_declared)
+            self._drafted[contract.tool] = of
+            shown = _shown(tool, contract, name=name, description=tool.description or "")
+            served = [_served(contract, shown, is_upstream=True, is_declared=False)]
+        self._known[of] = (tool, served)
+        return served
 
-    def _declared(self, rules: ServerRules, tool: str) -> Contract | None:
-        """Return the contract that somebody wrote for a server's tool."""
+    def _free_name(self, server: Fronted, tool: str) -> str:
+        """Return the name of a tool that nobody declared: its own, unless it is another's here."""
+        of = (server.rules.name, tool)
+        wished = f"{server.prefix}{tool}"
+        for name in (wished, "_".join(of), f"{wished}_{_digest('/'.join(of))}"):
+            called = _contract_name(name)
+            if self._registry.find(called) is None or self._drafted.get(called) == of:
+                return name
+        return wished
+
+    def _contracts_for(self, server: str, tool: str) -> Iterator[Contract]:
+        """Yield the contracts that somebody wrote for a server's tool."""
         for each in self._registry:
             action = each.contract.action
             if each.contract.tool in self._drafted or not isinstance(action, Mapping):
                 continue
             of = action.get("server")
-            is_its = isinstance(of, Mapping) and of.get("name") == rules.name
+            is_its = isinstance(of, Mapping) and of.get("name") == server
             if each.contract.kind is Kind.MCP and is_its and action.get("tool") == tool:
-                return each.contract
-        return None
+                yield each.contract
 
     # --- our own ---------------------------------------------------------------------------------
 
@@ -245,8 +259,11 @@ def _contract_name(name: str) -> str:
     """Return a contract's name for a tool's, which may have other characters and be longer."""
     if _NAME.fullmatch(name):
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{re.sub('[^A-Za-z0-9_-]', '_', name)[: NAME_CHARS_MAX - 9]}_{digest}"
+    return f"{re.sub('[^A-Za-z0-9_-]', '_', name)[: NAME_CHARS_MAX - 9]}_{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _claims(tool: types.Tool) -> ToolClaims:
@@ -268,6 +285,22 @@ def _tool_of(contract: Contract) -> types.Tool:
         input_schema={"type": "object", **contract.arguments},
         annotations=types.ToolAnnotations(read_only_hint=is_read),
     )
+
+
+def _declared(contract: Contract, tool: types.Tool) -> Served:
+    """Return an upstream's tool as its contract has it: what that says counts."""
+    description = contract.description or tool.description or ""
+    shown = _shown(tool, contract, name=contract.tool, description=description)
+    if contract.arguments.get("properties"):
+        schema = {"type": "object", **contract.arguments}
+        shown = shown.model_copy(update={"input_schema": schema})
+    return _served(contract, shown, is_upstream=True)
+
+
+def _shown(tool: types.Tool, contract: Contract, *, name: str, description: str) -> types.Tool:
+    text = telling.described(description, contract.effect)
+    # Whether it may be called as a task is no longer its server's to say.
+    return tool.model_copy(update={"name": name, "description": text or None, "execution": None})
 
 
 def _served(
