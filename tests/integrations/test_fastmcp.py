@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from fastmcp import Client, Context, FastMCP
-from fastmcp.exceptions import ToolError
+from fastmcp.exceptions import ToolError, ValidationError
 from fastmcp.server.middleware import Middleware
 from fastmcp.server.middleware.error_handling import RetryMiddleware
 from fastmcp.tools import ToolResult
@@ -21,6 +21,7 @@ from mcp_types import (
     InputRequiredResult,
     ToolAnnotations,
 )
+from pydantic import AfterValidator
 from tests.integrations import examples
 from tests.integrations.children import Nursery, eventually
 from tests.integrations.fastmcp_child import shop
@@ -74,6 +75,12 @@ class Till:
 @pytest.fixture
 def till() -> Till:
     return Till()
+
+
+def even(amount: int) -> int:
+    if amount % 2:
+        raise ValueError("it must be even")
+    return amount
 
 
 def lost() -> Any:
@@ -298,6 +305,21 @@ async def test_the_example_of_the_page_is_one(tmp_path, monkeypatch):
         found = await client.call_tool("charge", {"card": "7", "amount": 5})
         assert found.data == "5 from 7"
     assert (tmp_path / "doubtless.db").exists()
+
+
+@pytest.mark.proves("AGENTS-FASTMCP-1")
+async def test_a_check_of_arguments_proves_that_a_tool_never_ran_and_its_own_words_do_not(app):
+    server: FastMCP[Any] = FastMCP("shop", middleware=[Guarded(app)])
+    paid: list[int] = []
+
+    @server.tool
+    async def pay(amount: Annotated[int, AfterValidator(even)]) -> str:
+        paid.append(amount)
+        raise ValidationError("it must be even")
+
+    ours = await asked(server, 3, 4, name="pay")
+    assert statuses(ours) == [(True, "failed"), (True, UNKNOWN)]
+    assert paid == [4]
 
 
 @pytest.mark.proves("AGENTS-FASTMCP-1")

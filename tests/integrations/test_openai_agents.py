@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from agents import Agent, RunConfig, Runner, RunState, SQLiteSession, function_tool
+from agents.exceptions import ModelBehaviorError
 from agents.mcp import MCPServerStdio
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from mcp.client._memory import InMemoryTransport
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolResult, ListToolsResult, TextContent, ToolAnnotations
 from mcp_types import Tool as MCPTool
+from pydantic import AfterValidator
 from tests.integrations import examples
 from tests.integrations.children import Nursery, eventually
 from tests.integrations.openai_agents_child import tool as paying
@@ -63,6 +65,12 @@ class Till:
 @pytest.fixture
 def till() -> Till:
     return Till()
+
+
+def even(amount: int) -> int:
+    if amount % 2:
+        raise ValueError("it must be even")
+    return amount
 
 
 def lost() -> Any:
@@ -234,6 +242,20 @@ async def test_wrong_arguments_are_told_as_nothing_done_and_recorded_nowhere(app
     ours += await told(other, charge)
     assert all(each.startswith("[not_done]") for each in ours)
     assert (till.charged, await app.operations()) == ([], [])
+
+
+@pytest.mark.proves("AGENTS-OPENAI-5")
+async def test_a_check_of_arguments_proves_that_a_tool_never_ran_and_its_own_words_do_not(app):
+    paid: list[int] = []
+
+    @function_tool
+    async def pay(amount: Annotated[int, AfterValidator(even)]) -> str:
+        paid.append(amount)
+        raise ModelBehaviorError("Invalid JSON input for tool pay")
+
+    ours = await told(calls(3, 4, name="pay"), guarded(app, pay))
+    assert [each.split("]")[0] for each in ours] == ["[failed", UNKNOWN[:-1]]
+    assert paid == [4]
 
 
 @pytest.mark.proves("AGENTS-OPENAI-5")
