@@ -21,7 +21,7 @@ from doubtless.testing.simulate_gaps import Gaps, Gone
 T = TypeVar("T")
 
 UNITS: Final = {
-    "Calls.call": "prepare",
+    "_carried_out": "prepare",
     "Runner._act": "gate",
     "Runner._record": "record",
     "Worker._move_on": "step",
