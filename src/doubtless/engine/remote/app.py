@@ -183,6 +183,24 @@ class RemoteDoubtless(RemoteExhibits, RemotePeople, Doubtless):
             return read_outcome(answer.body["refusal"])
         return read_outcome(checked(answer, tool=tool, operation_id=name).body)
 
+    async def call_in_doubt(
+        self,
+        tool: str,
+        arguments: Mapping[str, Json],
+        *,
+        in_doubt: Sequence[str],
+        request_id: str | None = None,
+        session_id: str | None = None,
+        correlation_id: str | None = None,
+        wait_s: float | None = None,
+    ) -> Outcome:
+        """Refuse: a service takes no operations that its caller is in doubt about.
+
+        Raises:
+            SettingsError: Always. `doubting.ask` is for both.
+        """
+        raise SettingsError("a service takes no in_doubt: use doubting.ask, which asks it first")
+
     async def wait(self, operation_id: str, *, timeout: float) -> Outcome:  # noqa: ASYNC109
         """Do as `Calls.wait` says."""
         end_s = anyio.current_time() + timeout
