@@ -194,11 +194,7 @@ class RemoteDoubtless(RemoteExhibits, RemotePeople, Doubtless):
         correlation_id: str | None = None,
         wait_s: float | None = None,
     ) -> Outcome:
-        """Refuse: a service takes no operations that its caller is in doubt about.
-
-        Raises:
-            SettingsError: Always. `doubting.ask` is for both.
-        """
+        """Raise `SettingsError`: a service takes none of those. `doubting.ask` is for both."""
         raise SettingsError("a service takes no in_doubt: use doubting.ask, which asks it first")
 
     async def wait(self, operation_id: str, *, timeout: float) -> Outcome:  # noqa: ASYNC109
