@@ -484,3 +484,27 @@ async def test_an_error_of_an_mcp_tool_is_unknown_unless_declared_as_definitive(
     after = await server.call_tool("charge", {"amount": 9})  # its connection is closed
     assert (after.structured_content or {})["status"] == "failed_safe_to_retry"
     assert 9 not in till.charged
+
+
+@pytest.mark.proves("AGENTS-OPENAI-7")
+async def test_an_approved_call_of_an_mcp_server_acts_once_however_often_it_is_resumed(app, till):
+    async def resumed(server: Any) -> list[Any]:
+        agent = Agent(name="shop", model=ScriptedModel(calls(5)), mcp_servers=[server])
+        state = (await Runner.run(agent, "charge 5", run_config=CONFIG)).to_state()
+        state.approve(state.get_interruptions()[0])
+        found = []
+        for _ in range(2):
+            agent = Agent(name="shop", model=ScriptedModel([DONE]), mcp_servers=[server])
+            again = await RunState.from_json(agent, state.to_json())
+            found += outputs(await Runner.run(agent, again, run_config=CONFIG))[-1:]
+        return [each["text"] for each in found]
+
+    till.then = lambda: "charged"
+    async with Shop(mcp_server(till, []), require_approval="always") as plain:
+        assert await resumed(plain) == ["charged", "charged"]
+    assert till.charged == [5, 5]
+    till.charged.clear()
+    shop = Shop(mcp_server(till, []), require_approval="always")
+    async with GuardedServer(app, shop) as server:
+        assert await resumed(server) == ["charged", "charged"]
+    assert till.charged == [5]
