@@ -101,6 +101,10 @@ class Shop:
         lines = self.file.read_text().splitlines()
         return sum(json.loads(line)["amount"] == amount for line in lines)
 
+    def lists(self) -> int:
+        """How often the upstream was asked for its tools."""
+        return len((self.folder / "lists").read_text())
+
     def let_go(self, amount: int) -> None:
         """Let a call of that amount go on, which hangs or is slow."""
         (self.folder / f"go-{amount}").touch()

@@ -115,6 +115,8 @@ def answer(asked: dict[str, Any]) -> None:
             text = {"type": "text", "text": f"Pay, {asked['params']['arguments']['who']}!"}
             result = {"messages": [{"role": "user", "content": text}]}
         case "tools/list":
+            with (EFFECTS.parent / "lists").open("a") as file:
+                file.write("l")
             result = {"tools": TOOLS}
         case "tools/call" if asked["params"].get("arguments", {}).get("of") == "nobody":
             result = {"content": [{"type": "text", "text": "nobody is that"}], "isError": True}

@@ -104,6 +104,16 @@ async def test_a_success_is_the_upstreams_own_result(gateway, era):
     assert gateway.shop.effects(amount) == 1
 
 
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-1")
+async def test_a_call_asks_its_server_for_nothing_else(gateway, era):
+    async with gateway.client(era) as client:
+        await client.call_tool("charge", {"amount": next(AMOUNTS)})
+        before = gateway.shop.lists()
+        await client.call_tool("charge", {"amount": next(AMOUNTS)})
+    assert gateway.shop.lists() == before
+
+
 @pytest.mark.proves("GATEWAY-2")
 async def test_a_call_that_acted_and_was_not_answered_is_unknown_then_found(gateway):
     async def doubtful(era: str, how: str) -> tuple[str, int, str]:

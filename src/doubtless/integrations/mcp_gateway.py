@@ -72,6 +72,8 @@ class Gateway:
             "doubtless",
             version=doubtless.__version__,
             instructions=INSTRUCTIONS.format(status=names.status, unresolved=names.unresolved),
+            # Without it the SDK would list the tools, which asks all servers, before each call.
+            get_tool_input_schema=self._catalogue.schema,
             on_list_tools=self._list,
             on_call_tool=self._call,
             on_list_resources=self._passing.resources,

@@ -29,6 +29,8 @@ OURS: Final = "doubtless_"
 """Put before the names of our own tools where an upstream has one of that name."""
 
 NAME_CHARS_MAX: Final = 64
+FRESH_S: Final = 3.0
+"""How long a server is asked whose tools are known: it may be busy with a call."""
 
 _NAME: Final = re.compile(f"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}")
 _log = logging.getLogger("doubtless.gateway")
@@ -122,6 +124,11 @@ class Catalogue:
             found = self._served().get(name)
         return found
 
+    def schema(self, name: str) -> Mapping[str, Json] | None:
+        """Return the schema of a tool's arguments as it is known; asks no server."""
+        found = self._served().get(name)
+        return None if found is None else found.tool.input_schema
+
     def served(self) -> list[Served]:
         """Return what is known so far, by name."""
         return sorted(self._served().values(), key=lambda each: each.name)
@@ -165,11 +172,15 @@ class Catalogue:
                 self._say(line)
 
     async def _ask(self, server: Fronted) -> None:
+        listed = None
+        is_known = server.rules.name in self._theirs
         try:
-            listed = await self._upstreams.tools(server.rules)
+            with anyio.move_on_after(FRESH_S if is_known else None):
+                listed = await self._upstreams.tools(server.rules)
         except Unreachable as error:
             self.failures.append(str(error))
-            return
+        if listed is None:
+            return  # what is known of it stays
         served = [each for tool in listed for each in self._front(server, tool)]
         self._theirs[server.rules.name] = {each.name: each for each in served}
 
