@@ -114,6 +114,22 @@ async def test_an_attempt_outlives_its_cancelled_caller_and_a_repeat_is_told_its
 
 
 @pytest.mark.proves("GUARD-1")
+async def test_a_repeat_of_a_call_that_was_given_up_is_told_how_it_ended(guard, far):
+    asking = asyncio.create_task(guard.call("send", {"n": 1}, far.slowly))
+    await far.began.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    far.then.set()
+    await guard.app.wait(far.effects[0], timeout=20)
+    again = await guard.call("send", {"n": 1}, far.slowly)
+    assert (again.result, again.already_done) == ({"number": 1}, True)
+    assert len(far.effects) == 1
+    meant = await guard.call("send", {"n": 1}, far.slowly)
+    assert (meant.result, len(far.effects)) == ({"number": 2}, 2)
+
+
+@pytest.mark.proves("GUARD-1")
 @pytest.mark.parametrize("ids", [("one", "one"), ("one", "two"), (None, None)])
 async def test_two_tasks_that_make_one_call_at_once_make_one_effect(guard, far, ids):
     asking = [
