@@ -103,3 +103,20 @@ async def test_a_stubborn_model_makes_one_effect_through_the_gateway(
     described = {tool.name: tool.description or "" for tool in listed.tools}
     for name in ("refund", "credit"):
         assert described[name].count(telling.CAUTION) == 1
+
+
+@pytest.mark.proves("STUBBORN-3")
+async def test_what_a_person_settled_meanwhile_is_told_through_the_gateway_first(gateway, provider):
+    provider.configure(LOST)
+    first = FIRST.but(charge="ch_settled")
+    async with AsyncExitStack() as stack:
+        tools = served(await gateway.clients(stack, ERAS[1]))
+        named = stubborn.named_in(await tools["refund"](first.arguments, "agent"))
+        await gateway.app.resolve(named, "done", operator="ann", note="It is in their books.")
+        variant = await tools["refund"](first.but(amount=250).arguments, "agent")
+        again = await tools["refund"](first.arguments, "agent")
+    assert variant.startswith("[rejected_by_policy] refund was refused: an earlier operation")
+    assert again.startswith("[succeeded] refund had already been done")
+    assert named in variant
+    assert named in again
+    assert len(provider.effects()) == 1
