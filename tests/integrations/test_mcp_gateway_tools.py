@@ -18,6 +18,7 @@ from tests.integrations.mcp_kit import ERAS, Shop
 
 from doubtless.cli import cli
 from doubtless.core.model import Principal, Role
+from doubtless.engine.actor import Actor
 from doubtless.errors import ContractError, SettingsError
 from doubtless.integrations.mcp_building import GatewayApp, application, gateway, plan
 from doubtless.integrations.mcp_calls import Caller
@@ -196,6 +197,23 @@ async def test_a_contract_that_is_called_as_another_tool_of_its_server_stays(sho
         assert listed["pay_wire"].startswith("Wires.")
         assert app.registry.tool("wire").contract.approval is not None
         assert app.registry.tool("pay_wire").contract.approval is None
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.proves("GATEWAY-6")
+async def test_a_fault_of_ours_is_no_error_that_invites_a_repeat(shop, era, monkeypatch):
+    async def fails(*_: object) -> bytes:
+        raise RuntimeError("a fault")
+
+    settings = settings_of(shop, command=shop.command)
+    async with fronting(settings) as (_, front), Client(front, mode=era) as client:
+        with monkeypatch.context() as faulty:
+            faulty.setattr(Actor, "exhibit", fails)
+            first = await client.call_tool("charge", {"amount": 1})
+        assert said(first)["outcome"] == "unknown"
+        again = await client.call_tool("charge", {"amount": 1})
+        assert again.structured_content == {"id": "ch_1"}
+    assert shop.effects(1) == 1
 
 
 @pytest.mark.parametrize("era", ERAS)

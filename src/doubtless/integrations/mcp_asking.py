@@ -13,6 +13,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from doubtless.core.model import State
 from doubtless.core.outcome import Outcome
@@ -124,6 +125,6 @@ async def _elicit(
     related = ServerMessageMetadata(related_request_id=context.request_id)
     try:
         await context.session.send_request(request, types.ElicitResult, metadata=related)
-    except MCPError as error:
-        _log.info("the place to approve could not be shown: %s", error)
+    except (MCPError, ValidationError) as error:
+        _log.info("the place to approve could not be shown: %s", type(error).__name__)
     dialog.cancel()
