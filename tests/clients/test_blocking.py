@@ -257,6 +257,7 @@ ONLY_ASYNC = {
     "ledger": "the ledger itself blocks already",
     "loop": "there is none for who blocks: `asynchronous.loop` is the one behind it",
     "actions": "of the gateway, which works on the event loop",
+    "outcome_in_session": "of the gateway, which works on the event loop",
     "call_in_doubt": "of the adapters, which work on the event loop",
     "tenant": "of the service and its commands",
     "webhook_secrets": "of the service, which receives webhooks",

@@ -8,7 +8,8 @@ from doubtless.core.outcome import Outcome
 from doubtless.engine import reports
 from doubtless.engine.reports import SessionRecord
 from doubtless.engine.surface import Surface
-from doubtless.errors import BadCursor
+from doubtless.engine.waiting import Known
+from doubtless.errors import BadCursor, OperationNotFound
 from doubtless.ledger import listing
 from doubtless.ledger.store import Transaction
 
@@ -90,6 +91,19 @@ class Browsing(Surface):
             return reports.session(opened.book, tx, session_id, name)
 
         return opened.ledger.read(unit)
+
+    async def outcome_in_session(self, operation_id: str, session_id: str) -> Outcome:
+        """Return the outcome as it is, of one's own operation in a session.
+
+        Raises:
+            OperationNotFound: There is none such in it; whether there is one elsewhere isn't told.
+        """
+        opened = self._opened
+        opened.check_owner(operation_id, self._principal)
+        record = opened.load(operation_id)
+        if record.operation.session_id != session_id:
+            raise OperationNotFound(operation_id)
+        return opened.outcome(Known(record))
 
     @property
     def _whose(self) -> str | None:

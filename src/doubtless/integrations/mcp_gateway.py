@@ -30,6 +30,7 @@ from doubtless.integrations import doubting, guarding, mcp_answers
 from doubtless.integrations.mcp_asking import Asking
 from doubtless.integrations.mcp_calls import Asked, Caller, Unanswered, call_key
 from doubtless.integrations.mcp_passing import Passing
+from doubtless.integrations.mcp_tasks import Tasks
 from doubtless.integrations.mcp_tools import Catalogue, Served, Unlisted
 from doubtless.transports.mcp import RESULT
 
@@ -62,13 +63,14 @@ class Gateway:
     ) -> None:
         self._catalogue, self._passing = catalogue, passing
         self._who_calls, self._asking = who_calls, asking
+        self._tasks = Tasks(catalogue, asking, who_calls, self._told)
         self._unanswered = Unanswered()
         self._name = secrets.token_hex(4)  # of this process, in correlation ids
 
     def front(self) -> Server[dict[str, object]]:
         """Return the server that clients speak with; any number of connections share it."""
         names = self._catalogue.reading
-        return Server(
+        front = Server[dict[str, object]](
             "doubtless",
             version=doubtless.__version__,
             instructions=INSTRUCTIONS.format(status=names.status, unresolved=names.unresolved),
@@ -82,6 +84,8 @@ class Gateway:
             on_list_prompts=self._passing.prompts,
             on_get_prompt=self._passing.prompt,
         )
+        self._tasks.serve(front)
+        return front
 
     async def _list(
         self, context: Context, _: types.PaginatedRequestParams | None
@@ -92,11 +96,14 @@ class Gateway:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
         version = context.protocol_version
         return types.ListToolsResult(
-            tools=[mcp_answers.fitting_tool(tool, version) for tool in found]
+            tools=[
+                self._tasks.shown(mcp_answers.fitting_tool(tool, version), version)
+                for tool in found
+            ]
         )
 
     async def _call(self, context: Context, params: types.CallToolRequestParams) -> Result:
-        caller = self._who_calls(context)
+        caller, wants_task = self._who_calls(context), self._tasks.is_asked(context, params)
         try:
             result = await self._answer(caller, context, params)
         except (BadRequest, LedgerUnavailable) as error:
@@ -106,9 +113,11 @@ class Gateway:
         except Exception:  # noqa: BLE001 - an error of the protocol would invite a repeat
             _log.exception("a call of %s could not be answered", params.name)
             result = mcp_answers.unanswered(params.name, self._catalogue.reading.unresolved)
-        if isinstance(result, types.CallToolResult):
-            return mcp_answers.fitting(result, context.protocol_version)
-        return result
+        if not isinstance(result, types.CallToolResult):
+            return result
+        if wants_task:
+            return self._tasks.only_task(result)
+        return mcp_answers.fitting(result, context.protocol_version)
 
     async def _answer(
         self, caller: Caller, context: Context, params: types.CallToolRequestParams
@@ -129,8 +138,7 @@ class Gateway:
             outcome = await self._asking.afterwards(caller, shown)
             if outcome.tool != served.contract:
                 raise BadRequest("requestState: it is not of this tool")
-            doubting.told(actor, outcome)
-            return await self._told(caller, outcome, served)
+            return await self._said(caller, context, params, outcome, served)
         return await self._carried_out(caller, context, params, served)
 
     async def _carried_out(
@@ -143,6 +151,7 @@ class Gateway:
         """Make the call. A client that gives up or goes away stops only its own waiting."""
         arguments = params.arguments or {}
         asked = Asked.of(context.meta, f"mcp-{self._name}-{context.request_id}")
+        wait_s = self._tasks.wait_s(context, params)
         if asked.operation_id is not None:
             outcome = await caller.actor.call(
                 served.contract,
@@ -150,8 +159,9 @@ class Gateway:
                 operation_id=asked.operation_id,
                 session_id=caller.session_id,
                 correlation_id=asked.correlation_id,
+                wait_s=wait_s,
             )
-            return await self._answered(caller, context, outcome, served)
+            return await self._answered(caller, context, params, outcome, served)
         call = call_key(caller, served.contract, arguments)
         request_id = asked.request_id or self._unanswered.request_id(call) or new_id()
         is_noted = asked.request_id is None and served.effect not in NO_EFFECT
@@ -163,8 +173,9 @@ class Gateway:
                 request_id=request_id,
                 session_id=caller.session_id,
                 correlation_id=asked.correlation_id,
+                wait_s=wait_s,
             )
-            result = await self._answered(caller, context, outcome, served)
+            result = await self._answered(caller, context, params, outcome, served)
         except (BadRequest, LedgerUnavailable):
             raise  # nothing was recorded
         except BaseException:  # cancelled, or a fault of ours
@@ -178,15 +189,33 @@ class Gateway:
         return result
 
     async def _answered(
-        self, caller: Caller, context: Context, outcome: Outcome, served: Served
+        self,
+        caller: Caller,
+        context: Context,
+        params: types.CallToolRequestParams,
+        outcome: Outcome,
+        served: Served,
     ) -> Result:
         """Say how a call ended; where a person has to approve it, show the place first."""
-        if outcome.state == State.AWAITING_APPROVAL:
+        is_asked = self._tasks.is_asked(context, params)  # for a task, which is told at once
+        if outcome.state == State.AWAITING_APPROVAL and not is_asked:
             shown = await self._asking.show(context, caller, outcome)
             if isinstance(shown, types.InputRequiredResult):
                 return shown
             outcome = shown
+        return await self._said(caller, context, params, outcome, served)
+
+    async def _said(
+        self,
+        caller: Caller,
+        context: Context,
+        params: types.CallToolRequestParams,
+        outcome: Outcome,
+        served: Served,
+    ) -> types.CallToolResult:
         doubting.told(cast("Doubtless", caller.actor), outcome)
+        if self._tasks.is_wanted(context, params, outcome):
+            return self._tasks.created(context, outcome)
         return await self._told(caller, outcome, served)
 
     async def _told(self, caller: Caller, outcome: Outcome, served: Served) -> types.CallToolResult:
