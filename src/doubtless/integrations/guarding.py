@@ -34,8 +34,7 @@ UNDECLARED: Final = ToolKeys(effect=Effect.TIME_SENSITIVE, valid_for="1h")
 
 UNDECLARED_READ: Final = ToolKeys(effect=Effect.READ)
 
-
-WORD_MAX: Final = 128
+WORD_MAX: Final = 128  # of what travels in a header
 
 
 class Guard:
@@ -50,7 +49,7 @@ class Guard:
             What is unresolved in it bars the same call again.
 
     Raises:
-        SettingsError: The application is one of a service elsewhere.
+        SettingsError: The application is one of a service elsewhere, or one that blocks.
     """
 
     def __init__(self, app: Doubtless, *, scope: str | None = None) -> None:
@@ -62,7 +61,8 @@ class Guard:
         given: object = app
         if isinstance(given, Hands):
             raise SettingsError(
-                "a blocking application can't be guarded: open it with `async with Doubtless(…)`"
+                "a blocking application can't be guarded: open it with `async with Doubtless(…)`,"
+                " or take its `asynchronous` and call on that one's event loop"
             )
         self.app, self.scope = app, scope
         self._performers = performers_of(app)
