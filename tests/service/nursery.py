@@ -170,6 +170,7 @@ def _run(asked: dict[str, object]) -> int:
     assert isinstance(words, list)
     assert isinstance(env, dict)
     os.chdir(str(asked["cwd"]))
+    sys.path[0] = str(asked["cwd"])  # as `python -m` does
     os.environ.clear()
     os.environ.update(env)
     sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb"), encoding="utf-8", line_buffering=True)
