@@ -20,6 +20,7 @@ from doubtless.cli import cli
 from doubtless.core.model import Principal, Role
 from doubtless.engine.actor import Actor
 from doubtless.errors import ContractError, SettingsError
+from doubtless.integrations import mcp_shim
 from doubtless.integrations.mcp_building import GatewayApp, application, gateway, plan
 from doubtless.integrations.mcp_calls import Caller
 from doubtless.integrations.mcp_place import GatewaySettings
@@ -353,3 +354,53 @@ def test_what_is_wrong_in_a_gateway_file_is_told_with_its_place(shop, text, wron
     config.write_text(text)
     with pytest.raises((SettingsError, ContractError), match=wrong):
         plan(settings_of(shop, config=str(config)))
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        (["--", "x"], "--scope is missing"),
+        (["--scope", "a", "--config", "g.toml", "--", "x"], "say --config or COMMAND"),
+        (["--scope", "a", "--errors", "definitive"], "--errors is COMMAND's"),
+        (["--scope", "a", "--allow-host", "b", "--", "x"], "--allow-host belongs to --http"),
+        (["--http", "127.0.0.1:many", "--", "x"], "write HOST:PORT"),
+    ],
+)
+@pytest.mark.proves("GATEWAY-13")
+def test_what_is_said_wrongly_is_refused_with_its_mend(said, wrong):
+    found = CliRunner().invoke(cli, ["mcp", *said], obj={})
+    assert found.exit_code == 2
+    assert found.stdout == ""
+    assert wrong in found.stderr
+
+
+@pytest.mark.proves("GATEWAY-13")
+def test_flags_and_variables_come_before_the_gateways_file_and_its_paths_begin_there(
+    shop, tmp_path, monkeypatch
+):
+    seen: list[GatewaySettings] = []
+
+    def run(settings: GatewaySettings, _: object) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(mcp_shim, "run", run)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOUBTLESS_PRINCIPAL", "by-variable")
+    (tmp_path / "doubtless.toml").write_text('tenant = "ours"\nprincipal = "by-file"\n')
+    folder = tmp_path / "there"
+    folder.mkdir()
+    (folder / "gateway.toml").write_text(
+        'scope = "of-file"\nledger = "sqlite:///of-file.db"\nsecrets = "keys"\nidle = "1m"\n'
+    )
+    said = ["mcp", "--config", "there/gateway.toml"]
+    CliRunner().invoke(cli, said, obj={})
+    CliRunner().invoke(cli, [*said, "--scope", "flag", "--ledger", "sqlite:///flag.db"], obj={})
+    by_file, by_flag = seen
+    assert by_file.ledger == f"sqlite:///{folder}/of-file.db"
+    assert by_file.secrets == str(folder / "keys")
+    assert (by_file.scope, by_file.idle_ms, by_file.folder) == ("of-file", 60_000, str(folder))
+    assert (by_file.tenant, by_file.principal) == ("ours", "by-variable")
+    assert (by_flag.scope, by_flag.ledger) == ("flag", f"sqlite:///{tmp_path}/flag.db")
+    assert GatewaySettings.from_text(by_flag.to_text()) == by_flag
+    assert by_flag.digest() != by_file.digest()
