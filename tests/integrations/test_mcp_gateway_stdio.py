@@ -53,11 +53,12 @@ class Desk:
         async with Client(self.parameters, mode=mode) as client:
             yield client
 
-    def link(self) -> subprocess.Popen[bytes]:
+    def link(self, *more: str) -> subprocess.Popen[bytes]:
         """Start a link, as a client that never says a word."""
         said = self.parameters
+        at = said.args.index("--")
         return subprocess.Popen(
-            [said.command, *said.args],
+            [said.command, *said.args[:at], *more, *said.args[at:]],
             env={**os.environ, **(said.env or {})},
             cwd=said.cwd,
             stdin=subprocess.PIPE,
@@ -235,3 +236,18 @@ def test_a_runtime_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch
     tmp_path.chmod(0o755)
     with pytest.raises(SettingsError, match="nobody else can enter"):
         Place.of(GatewaySettings(ledger="sqlite:///x.db", scope="a", folder=str(tmp_path)))
+
+
+@pytest.mark.proves("GATEWAY-12")
+async def test_a_service_that_is_told_to_stop_lets_open_calls_end_and_answers_them(desk):
+    amount = next(AMOUNTS)
+    async with desk.client() as client:
+        await client.list_tools()  # else the client asks for the schema after the call
+        call = asyncio.create_task(client.call_tool("charge", {"amount": amount, "how": "slow"}))
+        await until(lambda: is_executing(desk))
+        stopping = await asyncio.to_thread(desk.link("--stop").communicate)
+        assert b"is ending" in stopping[1]
+        desk.shop.let_go(amount)
+        assert (await call).structured_content == {"id": f"ch_{amount}"}
+    await until(lambda: has_ended(desk))
+    assert desk.shop.effects(amount) == 1

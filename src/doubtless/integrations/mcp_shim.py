@@ -43,14 +43,20 @@ def run(settings: GatewaySettings, say: Say) -> int:
 
 
 def stop(settings: GatewaySettings, say: Say) -> int:
-    """End the service of the settings in order, if one runs; attempts in flight end first."""
-    place = Place.of(settings)
+    """End the service of the settings in order, if one runs; attempts in flight end first.
+
+    Raises:
+        SettingsError: It does not answer.
+    """
+    place, end_s = Place.of(settings), time.monotonic() + START_S
     while (link := _reach(place)) is not None:
         with link:
             answer = _greet(link, {"stop": True})
         if "pid" in answer:
             say(f"the service (pid {answer['pid']}) is ending; its log: {place.log}")
             return 0
+        if time.monotonic() > end_s:
+            raise SettingsError(f"the service{_who(place)} does not answer; its log: {place.log}")
     say("no service runs for this ledger and scope")
     return 0
 

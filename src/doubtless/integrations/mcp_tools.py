@@ -96,7 +96,7 @@ class Catalogue:
         self._known: dict[
             tuple[str, str], tuple[types.Tool, list[Served]]
         ] = {}  # by server and name
-        self._unserved: list[str] = []
+        self._unserved: dict[str, None] = {}
         self.failures: list[str] = []  # of the last time that servers were asked
         self._said: set[str] = set()
         self.reading = Reading()
@@ -201,7 +201,7 @@ class Catalogue:
                     name=_contract_name(name),
                 )
             except ContractError as error:
-                self._unserved.append(f"{tool.name} of {of[0]} is not served: {error}")
+                self._unserved[f"{tool.name} of {of[0]} is not served: {error}"] = None
                 return []
             self._registry.renew(Tool(contract=contract))
             self._drafted[contract.tool] = of
