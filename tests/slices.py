@@ -27,6 +27,7 @@ SLICE: Final = re.compile(
     r"|please_try_again|stored_run_acts_once|wherever_it_stands|hook_stops_the_repeat"
     r"|while_the_first_may_still_act|takes_no_other_calls_place|is_not_executed_by_another"
     r"|says_more_than_is_known|models.*(one_effect_where.*splits|gateway.*asks|told_before.*turn[02])"
+    r"|in_words_over_a_restart|task_of_the_extension_and_a_short"
     r"|url_is_called_once|lost_on_the_way_back|was_killed_is_started_again"
     r"|fifty_at_once.*refunds|an_atomic_route_has.*between|lost_on_the_wire|step_is_the_row_of_what"
     r"|share_what_is_due.*postgres|killed_process|test_store|unknown_commit|first_to_open"

@@ -125,7 +125,7 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
 async def over_http(url: str, token: str, mode: str, **options: Any) -> AsyncIterator[Client]:
     """Connect a client of the SDK to a gateway over HTTP."""
     head = {"authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(headers=head) as http:
+    async with httpx2.AsyncClient(headers=head, timeout=WITHIN_S) as http:
         transport = streamable_http_client(url, http_client=http)
         async with Client(transport, mode=mode, **options) as client:
             yield client
