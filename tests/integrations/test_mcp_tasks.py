@@ -182,16 +182,18 @@ async def gateway(tmp_path_factory) -> AsyncIterator[Running]:
 
 
 @asynccontextmanager
-async def in_memory(shop: Shop, scope: str = "agent-7") -> AsyncIterator[tuple[GatewayApp, Client]]:
+async def in_memory(
+    shop: Shop, scope: str = "agent-7", *, is_gone: bool = False
+) -> AsyncIterator[tuple[GatewayApp, Client]]:
     """Start a gateway and a client of it in this process."""
 
-    async def never() -> bool:
-        return False
+    async def has_gone() -> bool:
+        return is_gone
 
     of = plan(settings_of(shop, scope))
     async with application(of) as app:
         actor = app.actor(Principal(name="agent-7", role=Role.AGENT))
-        caller = Caller(actor=actor, principal="agent-7", session_id=scope, is_gone=never)
+        caller = Caller(actor=actor, principal="agent-7", session_id=scope, is_gone=has_gone)
         front = made(app, of, lambda _: caller).front()
         async with Client(front, mode="legacy") as client:
             yield app, client
@@ -249,6 +251,27 @@ async def test_a_long_call_becomes_a_task_of_the_extension_and_a_short_one_does_
     assert text(result) == f"charged {amount}"
     assert result.meta["doubtless.dev/operation-id"] == created.task_id
     assert (gateway.shop.effects(amount), gateway.shop.effects(short)) == (1, 1)
+
+
+@pytest.mark.proves("GATEWAY-TASKS-1")
+async def test_a_task_under_an_identity_of_the_clients_own_is_made_once(gateway):
+    amount, name = next(AMOUNTS), "doubtless.dev/operation-id"
+    asked = {"name": SLOW, "arguments": {"amount": amount}, "task": {}, "_meta": {name: "mine-1"}}
+    async with gateway.client() as client, gateway.client() as second:
+        both = await asyncio.gather(
+            *(by_hand(each, "tools/call", asked) for each in (client, second))
+        )
+        assert {each["task"]["taskId"] for each in both} == {"mine-1"}
+        assert text(await result_of(client, "mine-1")) == f"charged {amount}"
+        third = await by_hand(second, "tools/call", asked)
+        assert third["task"]["status"] == "completed"
+        with pytest.raises(MCPError, match="other arguments"):
+            await by_hand(client, "tools/call", {**asked, "arguments": {"amount": 0}})
+    # In another session it is known, and no task: nobody could ask for it there.
+    async with in_memory(gateway.shop, "elsewhere") as (_, client):
+        with pytest.raises(MCPError, match="operation mine-1 of another session"):
+            await by_hand(client, "tools/call", asked)
+    assert gateway.shop.effects(amount) == 1
 
 
 # --- what is not known ---------------------------------------------------------------------------
@@ -413,6 +436,42 @@ async def test_a_task_that_waits_for_approval_says_where_and_asks_its_client_not
         await gateway.decide(task["taskId"], approve=True)
         assert text(await result_of(client, task["taskId"])) == f"charged {amount}"
     assert gateway.shop.effects(amount) == 1
+
+
+@pytest.mark.proves("GATEWAY-TASKS-4")
+async def test_a_client_of_the_extension_shows_the_place_to_approve_and_then_polls(gateway):
+    amount, shown = next(AMOUNTS), anyio.Event()
+
+    async def show(_: object, __: object) -> types.ElicitResult:
+        shown.set()
+        return types.ElicitResult(action="accept", content={})
+
+    options = {"extensions": [Taking()], "elicitation_callback": show}
+    async with gateway.client(MODERN, **options) as client:
+        calling = asyncio.create_task(client.call_tool("wire", {"amount": amount}))
+        await shown.wait()
+        unresolved = (await gateway.agent.session("agent-7")).unresolved
+        (waiting,) = (each for each in unresolved if each.state == "awaiting_approval")
+        assert gateway.shop.effects(amount) == 0
+        await gateway.decide(waiting.operation_id, approve=True)
+        assert text(await calling) == f"charged {amount}"
+    assert gateway.shop.effects(amount) == 1
+
+
+@pytest.mark.proves("GATEWAY-TASKS-4")
+async def test_nobody_waits_for_a_result_whose_client_is_gone_or_whose_gateway_ends(tmp_path):
+    shop, amount = Shop(tmp_path), next(AMOUNTS)
+    async with in_memory(shop, is_gone=True) as (_, client):
+        task_id = (await task_of(client, "wire", amount=amount))["taskId"]
+        with pytest.raises(MCPError, match="waits for a person"):
+            await result_of(client, task_id)
+    async with in_memory(shop) as (app, client):
+        waiting = asyncio.create_task(result_of(client, task_id))
+        await get(client, task_id)
+        await app.drain(grace_s=WITHIN_S)
+        with pytest.raises(MCPError, match="waits for a person"):
+            await waiting
+    assert shop.effects(amount) == 0
 
 
 @pytest.mark.proves("GATEWAY-TASKS-4")

@@ -214,7 +214,7 @@ class Gateway:
         served: Served,
     ) -> types.CallToolResult:
         doubting.told(cast("Doubtless", caller.actor), outcome)
-        if self._tasks.is_wanted(context, params, outcome):
+        if await self._tasks.is_wanted(caller, context, params, outcome):
             return self._tasks.created(context, outcome)
         return await self._told(caller, outcome, served)
 

@@ -30,6 +30,7 @@ from doubtless.integrations import doubting, mcp_answers, telling
 from doubtless.integrations.mcp_asking import Asking
 from doubtless.integrations.mcp_calls import Caller
 from doubtless.integrations.mcp_tools import Catalogue, Served, Unlisted
+from doubtless.transports.mcp_servers import OPERATION_ID
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 ASKED_AT: Final = "2025-11-25"
@@ -111,17 +112,26 @@ class Tasks:
             return 0.0
         return PROMPT_S if _can_take(context) else None
 
-    def is_wanted(
-        self, context: Context, params: types.CallToolRequestParams, outcome: Outcome
+    async def is_wanted(
+        self,
+        caller: Caller,
+        context: Context,
+        params: types.CallToolRequestParams,
+        outcome: Outcome,
     ) -> bool:
         """Whether a call is answered by a task, as its operation stands.
 
         Without being asked for one only what is under way becomes a task: a model hears at once
         that something is not known.
         """
-        if self.is_asked(context, params):
-            return outcome.version > 0  # a refused call has no operation
-        return _can_take(context) and outcome.outcome == "pending"
+        asked = self.is_asked(context, params) and outcome.version > 0  # not of a refused call
+        if not asked and not (_can_take(context) and outcome.outcome == "pending"):
+            return False
+        try:  # a caller's own id may name an operation of another session, which has no task here
+            await caller.actor.outcome_in_session(outcome.operation_id, caller.session_id)
+        except OperationNotFound:
+            return False
+        return True
 
     def created(self, context: Context, outcome: Outcome) -> types.CallToolResult:
         """Answer a call by a task. On its way out it gets the shape that the protocol gives it."""
@@ -138,11 +148,18 @@ class Tasks:
         Raises:
             MCPError: With our words, and our object as its data.
         """
-        if self._mark in (result.meta or {}):
+        meta = result.meta or {}
+        if self._mark in meta:
             return result
         told = result.structured_content
-        refused = isinstance(told, dict) and told.get("outcome") == "rejected"
         text = "\n".join(e.text for e in result.content if isinstance(e, types.TextContent))
+        if not result.is_error:
+            known, told = meta.get(OPERATION_ID), None
+            text = (
+                f"Nothing was sent now: this call is operation {known} of another session, so that"
+                f' it has no task here. To learn the result: {self._ask()}operation_id="{known}").'
+            )
+        refused = isinstance(told, dict) and told.get("outcome") == "rejected"
         raise MCPError(types.INVALID_PARAMS if refused else types.INTERNAL_ERROR, text, told)
 
     async def _shaped(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -291,10 +308,12 @@ class Tasks:
         return task
 
     def _words(self, outcome: Outcome) -> str:
-        ask = f"{self._catalogue.reading.status}("
-        text = telling.told(outcome).replace(f"{telling.STATUS_TOOL}(", ask)
+        text = telling.told(outcome).replace(f"{telling.STATUS_TOOL}(", self._ask())
         waits = outcome.state == State.AWAITING_APPROVAL
         return f"{text}\n{self._asking.words(outcome)}" if waits else text
+
+    def _ask(self) -> str:
+        return f"{self._catalogue.reading.status}("
 
     def _only_reads(self, name: str) -> bool:
         return name in (self._catalogue.reading.status, self._catalogue.reading.unresolved)
