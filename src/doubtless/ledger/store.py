@@ -234,6 +234,7 @@ class Ledger:
             return value
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
+        future.add_done_callback(_heard)
         if then is not None:
             future.add_done_callback(partial(_go_on, cast("Callable[[object], None]", then)))
         self._put((work, _Waiter(loop, future)))
@@ -373,6 +374,12 @@ def _deliver(answers: list[Answer[Sink]]) -> None:
                 sink(value, error)
             except Exception:  # noqa: BLE001 - the others are still to be answered
                 _log.exception("a caller of the ledger could not take its answer")
+
+
+def _heard(future: "asyncio.Future[object]") -> None:
+    """Take note of what a unit raised: a caller that was cancelled won't, and asyncio complains."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _go_on(then: Callable[[object], None], future: "asyncio.Future[object]") -> None:
