@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from hypothesis import settings
-from tests.slices import is_left_out
+from tests.slices import WHOLE, is_left_out
 
 # On a busy machine a slow example proves nothing; pytest-timeout guards against one that hangs.
 # At a desk new examples are looked for; a gate must give the same answer for the same commit.
@@ -14,11 +14,21 @@ settings.register_profile("doubtless", settings(), deadline=None, derandomize="C
 settings.load_profile("doubtless")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Don't import what is left out as a whole."""
+    if config.option.markexpr != "not long":
+        return None
+    return WHOLE.search(collection_path.as_posix()) is not None or None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark what `make test` leaves to `make proofs`."""
     for item in items:
-        if is_left_out(item.nodeid):
+        left_out = is_left_out(item.nodeid)
+        if WHOLE.match(item.nodeid) and not left_out:
+            raise pytest.UsageError(f"{item.nodeid} would be run nowhere: see tests/slices.py")
+        if left_out:
             item.add_marker(pytest.mark.long)
 
 

@@ -33,6 +33,17 @@ SLICE: Final = re.compile(
     r"|share_what_is_due.*postgres|killed_process|test_store|unknown_commit|first_to_open"
 )
 
+WHOLE: Final = re.compile(
+    r"tests/(actions/test_(files_paths|ssh_block|ssh_steps)"
+    r"|engine/test_outbox_statements_postgres"
+    r"|integrations/test_(asgi_idempotency_(frameworks|shared)|carrying|temporal|wsgi_idempotency"
+    r"|idempotency_(page|stores))"
+    r"|scenarios/test_outbox_postgres"
+    r"|service/test_upkeep"
+    r"|testing/test_(scale|throughput))\.py"
+)
+"""Files of which it runs nothing, and which it need not import."""
+
 
 def is_left_out(node_id: str) -> bool:
     """Whether a test belongs to `make proofs` alone."""
