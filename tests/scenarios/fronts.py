@@ -15,7 +15,8 @@ async def let_go(*writers: asyncio.StreamWriter) -> None:
     for writer in writers:
         writer.transport.abort()
     for writer in writers:
-        with suppress(OSError):
+        # A task that was cancelled while it waited has cancelled what all others wait for.
+        with suppress(OSError, asyncio.CancelledError):
             await writer.wait_closed()
 
 
@@ -27,7 +28,7 @@ async def linked(port: int):
         yield reader, writer
     finally:
         writer.close()
-        with suppress(OSError):
+        with suppress(OSError, asyncio.CancelledError):
             await writer.wait_closed()
 
 
