@@ -36,10 +36,10 @@ demo: .venv/.runtime ## Run the demonstration on loopback.
 	@$(BIN)/doubtless demo
 
 test: .venv/.dev ## Run the whole test suite (ARGS="-k name" narrows it).
-	@$(BIN)/python -m pytest -n 4 -m "not long" $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not long" $(ARGS)
 
 proofs: .venv/.dev ## Run the tests that are left out of `make test`, since they take their time.
-	@$(BIN)/python -m pytest -n 4 -m long $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist worksteal -m long $(ARGS)
 
 check: .venv/.dev ## Formatting, lint, types, import contracts, dependencies, docs.
 	@$(BIN)/ruff format --check .

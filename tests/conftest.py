@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from hypothesis import settings
-from tests.slices import WHOLE, is_left_out
+from tests.slices import LONGEST, WHOLE, is_left_out
 
 # On a busy machine a slow example proves nothing; pytest-timeout guards against one that hangs.
 # At a desk new examples are looked for; a gate must give the same answer for the same commit.
@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(items):
             raise pytest.UsageError(f"{item.nodeid} would be run nowhere: see tests/slices.py")
         if left_out:
             item.add_marker(pytest.mark.long)
+    # The longest begin first, so that no process is left with one of them at the end.
+    items.sort(key=lambda item: LONGEST.match(item.nodeid) is None)
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,9 @@ SLICE: Final = re.compile(
     r"|share_what_is_due.*postgres|killed_process|test_store|unknown_commit|first_to_open"
 )
 
+LONGEST: Final = re.compile(r"tests/testing/test_(failover|campaign)\.py")
+"""What waits half a minute for other processes."""
+
 WHOLE: Final = re.compile(
     r"tests/(actions/test_(files_paths|ssh_block|ssh_steps)"
     r"|engine/test_outbox_statements_postgres"

@@ -1,6 +1,7 @@
 """Every promise is proven by a test, and every id that a test names is a promise."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ def ids_of(mark: ast.Call) -> list[str | None]:
     ]
 
 
+@functools.cache
 def marks_by_place() -> dict[str, list[str | None]]:
     return {
         f"{path.relative_to(TESTS)}:{mark.lineno}": ids_of(mark)

@@ -27,6 +27,11 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+def naming(word: str, paths: list[Path]) -> list[Path]:
+    """Return the files in which a word stands at all: only these need be parsed."""
+    return [path for path in paths if word in path.read_text(encoding="utf-8")]
+
+
 def place(path: Path, name: object) -> str:
     return f"{path.relative_to(ROOT).as_posix()}:{name}"
 
@@ -104,7 +109,7 @@ def test_every_module_is_named_after_what_it_holds():
 def test_public_types_never_say_any():
     found = {
         place(path, name).removeprefix("src/")
-        for path in SOURCES
+        for path in naming("Any", SOURCES)
         for name, annotations in public_types(parse(path).body)
         if any(says_any(annotation) for annotation in annotations)
     }
@@ -112,7 +117,8 @@ def test_public_types_never_say_any():
 
 
 def test_tests_wait_for_conditions_and_never_for_a_fixed_time():
-    assert [place(path, line) for path in TESTS for line in fixed_sleeps(parse(path))] == []
+    sleeping = naming("sleep(", TESTS)
+    assert [place(path, line) for path in sleeping for line in fixed_sleeps(parse(path))] == []
 
 
 @pytest.mark.parametrize(
