@@ -460,7 +460,7 @@ REQUIREMENTS: Final[dict[str, str]] = {
     "GATEWAY-11": "A killed service leaves an unknown to the next one, which sends nothing.",
     "GATEWAY-12": "One service runs for a ledger and scope, and ends by itself when it is idle.",
     "GATEWAY-13": "What can't be served is said at start, in a line, and never as protocol.",
-    "GATEWAY-TASKS-1": "A long call is a task under its operation's id in both eras, and acts once.",
+    "GATEWAY-TASKS-1": "A long call is a task with its operation's id in both eras, and acts once.",
     "GATEWAY-TASKS-2": "A task says in words what is not known, and ends as a person settles it.",
     "GATEWAY-TASKS-3": "A task outlives client and gateway; another session's is not found.",
     "GATEWAY-TASKS-4": "A task asks for no input, and is called off only before it was sent.",

@@ -121,8 +121,8 @@ def answer(asked: dict[str, Any]) -> None:
         case "tools/call" if asked["params"].get("arguments", {}).get("of") == "nobody":
             result = {"content": [{"type": "text", "text": "nobody is that"}], "isError": True}
         case "tools/call" if asked["params"]["name"] == "charges":
-            text = json.dumps(effects())
-            result = {"content": [{"type": "text", "text": text}]}
+            told = json.dumps(effects())
+            result = {"content": [{"type": "text", "text": told}]}
         case "tools/call":
             result = charge(asked)
         case _:
