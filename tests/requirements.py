@@ -10,6 +10,7 @@ from typing import Final
 REQUIREMENTS: Final[dict[str, str]] = {
     # Actions that are no HTTP request.
     "ACTION-1": "The examples of the pages about actions are contracts that load.",
+    "ACTION-2": "What a person settled is done by nobody who wakes or resumes later.",
     # What can be imported.
     "API-1": "The public names are these, and each can be imported.",
     "API-2": "A finished operation keeps no memory of the process that carried it out.",
