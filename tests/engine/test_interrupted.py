@@ -1,6 +1,7 @@
 """Callers that give up, and functions that are cancelled or run out of time."""
 
 import asyncio
+import sys
 import threading
 
 import anyio
@@ -145,6 +146,41 @@ async def test_a_cancellation_that_escapes_from_a_look_up_could_not_ask(tmp_path
     told = await apart(story())
     assert not told.cancelled()
     assert told.exception() is None
+
+
+@pytest.mark.proves("TOOL-9", "LOOKUP-5")
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_code_that_exits_ends_no_application(tmp_path, blocking):
+    """An argument parser does so, for one: it is another's way to fail."""
+    asked = asyncio.Event()
+    here = asyncio.get_running_loop()
+
+    def leave() -> None:
+        sys.exit(2)
+
+    async def find(operation) -> None:
+        asked.set()
+        leave()
+
+    def find_in_a_thread(operation) -> None:
+        here.call_soon_threadsafe(asked.set)
+        leave()
+
+    async def act(call: Call) -> None:
+        leave()
+
+    def act_in_a_thread(call: Call) -> None:
+        leave()
+
+    async with application(tmp_path) as app:
+        look = find_in_a_thread if blocking else find
+        declare = app.tool(name="act", **looked_up(look, recovery_deadline="5s"))
+        declare(act_in_a_thread if blocking else act)
+        told = await app.call("act", {}, operation_id="o1")
+        assert told.status == UNKNOWN
+        assert "SystemExit escaped" in str(told.transport_observation)
+        await asked.wait()
+        await another_is_carried_out(app)
 
 
 @pytest.mark.proves("TOOL-5")

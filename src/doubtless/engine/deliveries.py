@@ -166,7 +166,7 @@ class Delivery:
                 raise
             self._failed(settlement, "it was cancelled")
             return False
-        except Exception as error:  # noqa: BLE001 - one subscriber's failure is its own
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - its failure is its own
             self._failed(settlement, f"{type(error).__name__}: {error}")
             return False
         return True

@@ -170,7 +170,7 @@ class Reconciler:
             if is_cancelled():
                 raise
             return could_not_ask("the look-up was cancelled from within")
-        except Exception as error:  # noqa: BLE001 - any exception is could-not-ask
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any is could-not-ask
             return could_not_ask(f"{type(error).__name__} escaped from the look-up")
 
 

@@ -158,7 +158,7 @@ def _imported(path: str) -> Ask | None:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name, None)
-    except Exception:  # noqa: BLE001 - a module may raise anything when it is imported
+    except (Exception, SystemExit):  # noqa: BLE001 - a module may raise anything
         return None
     return cast("Ask", found) if callable(found) else None
 

@@ -102,7 +102,8 @@ class FunctionTransport:
                 raise
             told = "the function was cancelled from within"
             return Reply(stage=Stage.SENT, cause=Cause.CANCELLED, detail=told)
-        except Exception as error:  # noqa: BLE001 - any exception is an unknown outcome
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is an unknown outcome
+            # `sys.exit` is another's way to fail: it must not end the application.
             return _escaped(error, body, nothing_left)
         watch.stage = Stage.READ
         return _returned(value)
@@ -131,7 +132,7 @@ async def _run(
     return found
 
 
-def _escaped(error: Exception, body: Body, nothing_left: Callable[[], bool]) -> Reply:
+def _escaped(error: Exception | SystemExit, body: Body, nothing_left: Callable[[], bool]) -> Reply:
     told = f"{type(error).__name__} escaped from the function"
     if isinstance(error, (NotSent, *body.not_sent)):
         if nothing_left():
@@ -143,7 +144,7 @@ def _escaped(error: Exception, body: Body, nothing_left: Callable[[], bool]) -> 
     return Reply(stage=Stage.SENT, cause=cause, detail=told)
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """Return an author's own words for proof; of any other exception only its type is kept.
 
     The text of a foreign exception may hold a secret.
