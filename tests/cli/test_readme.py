@@ -83,7 +83,7 @@ def holds_an_instant(value: object) -> bool:
 def test_every_command_is_in_the_table():
     listed = set(
         re.findall(
-            r"^\| `doubtless ([a-z]+(?: (?:list|show|check|explain))?)", README, re.MULTILINE
+            r"^\| `doubtless ([a-z]+(?: (?:list|show|stop|check|explain))?)", README, re.MULTILINE
         )
     )
     assert listed == {
@@ -91,9 +91,12 @@ def test_every_command_is_in_the_table():
         "approve",
         "call",
         "deny",
+        "doctor",
         "events list",
+        "mcp",
         "operations list",
         "operations show",
+        "operations stop",
         "sessions show",
         "resolve",
         "contracts check",
