@@ -12,8 +12,8 @@ from doubtless.cli_settings import Settings
 from doubtless.cli_text import Line, Style, columns, wrapped, write
 from doubtless.engine.doctor import examine
 from doubtless.engine.findings import Finding, Grade, ok, warning
+from doubtless.engine.sockets import bind
 from doubtless.errors import SettingsError
-from doubtless.service.server import bind
 
 STYLES: dict[Grade, Style] = {Grade.OK: "good", Grade.WARNING: "waits", Grade.ERROR: "bad"}
 INDENT = 9

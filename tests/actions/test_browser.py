@@ -1,12 +1,14 @@
 """Pages: what is done in them once, what is proven, and what people see. The site counts."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from shutil import which
 
 import pytest
 from tests.actions.form_server import Forms
 from tests.actions.form_stage import SECRET, House, contracts, is_gone
-from tests.service.serving import until
+from tests.service.serving import Serving, until
 
 from doubtless import Doubtless
 from doubtless.engine.contracts import parse_contracts
@@ -113,6 +115,18 @@ def test_what_the_server_did_not_confirm_goes_straight_to_a_person_and_is_sent_o
     assert forms.count(mode) == (0 if mode == "cut" else 1)
     told = json.loads(house.text(mode, "requests.json"))
     assert [each["status"] for each in told["sent"]] == [None if mode in ("cut", "rst") else 500]
+
+
+@pytest.mark.proves("BROWSER-3")
+@pytest.mark.long
+def test_two_services_with_one_id_send_the_form_once(house, forms):
+    with Serving(house.shell, "--secrets", "secrets") as other, ThreadPoolExecutor() as threads:
+        stages = [house.stage, replace(house.stage, serving=other)] * 2
+        said = {"mode": "ok", "id": "both"}
+        calls = [threads.submit(each.call, "send", "both", **said) for each in stages]
+        assert all(call.result().status in (200, 202) for call in calls)
+        assert house.comes_to("both", "succeeded")["attempts"] == 1
+    assert forms.count("both") == 1
 
 
 @pytest.mark.proves("BROWSER-3")

@@ -7,7 +7,6 @@ import contextlib
 import ipaddress
 import logging
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Final
 
@@ -26,7 +25,7 @@ from starlette.routing import Route
 
 from doubtless.core.model import Principal, Role
 from doubtless.engine.actor import Actor
-from doubtless.errors import SettingsError
+from doubtless.engine.sockets import bind, url_of
 from doubtless.integrations.mcp_building import GatewayApp, Plan, application, gateway
 from doubtless.integrations.mcp_calls import Caller
 from doubtless.integrations.mcp_gateway import Context
@@ -36,7 +35,6 @@ from doubtless.integrations.mcp_wire import Front
 PATH: Final = "/mcp"
 GRACE_S: Final = 10.0  # for attempts that are open when it is told to end
 RESPONSES_S: Final = 5
-BACKLOG: Final = 512
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger("doubtless.gateway")
@@ -79,7 +77,7 @@ async def serve_http(
     Raises:
         SettingsError: The address can't be had.
     """
-    with bound(*address) as sock:
+    with bind(*address, option="--http") as sock:
         async with application(of) as app:
             front = gateway(app, of, Bearers(app, of.settings))
             asgi = asgi_app(front.front(), Tokens(app, verify), names_of(address[0], hosts))
@@ -96,7 +94,7 @@ async def serve_http(
             )
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_on_signal, app, server)
-                listening(app, f"{_url(sock)}{PATH}")
+                listening(app, f"{url_of(sock)}{PATH}")
                 await server.serve(sockets=[sock])
                 tasks.cancel_scope.cancel()
 
@@ -144,38 +142,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        SettingsError: The address can't be had.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise SettingsError(f"--http {host}: {error}") from error
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except OSError as error:
-        sock.close()
-        raise SettingsError(
-            f"can't listen on {host}:{port}: {error.strerror or error}. Say another port, or 0 for"
-            " a free one"
-        ) from error
-    return sock
-
-
-def _url(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Bearers:

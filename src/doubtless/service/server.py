@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import Callable, Coroutine, Generator
 from typing import Final
 
@@ -12,14 +11,13 @@ import anyio.abc
 import uvicorn
 
 from doubtless.engine.app import Doubtless
-from doubtless.errors import SettingsError
+from doubtless.engine.sockets import bind, url_of
 from doubtless.service.app import Service, create_app
 from doubtless.service.settings import ServiceSettings
 from doubtless.service.wire import protocol_of
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 RESPONSES_S: Final = 5.0  # for answers that are being written when everything else has ended
-BACKLOG: Final = 512
 
 
 class _Server(uvicorn.Server):
@@ -27,39 +25,6 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave signals to us: work is drained before the sockets are closed."""
         yield
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        SettingsError: The address can't be had.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise SettingsError(f"--host {host}: {error}") from error
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except OSError as error:
-        sock.close()
-        raise SettingsError(
-            f"can't listen on {host}:{port}: {error.strerror or error}. Say another --port, or 0"
-            " for a free one"
-        ) from error
-    return sock
-
-
-def url_of(sock: socket.socket) -> str:
-    """Return the address that a socket listens on."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def serve(
