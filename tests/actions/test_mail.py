@@ -398,6 +398,34 @@ async def test_a_process_that_dies_or_sleeps_after_the_dot_leaves_one_message(
     assert len(arrived) == 1
 
 
+@pytest.mark.proves("MAIL-9")
+async def test_a_process_that_is_killed_before_the_dot_leads_to_one_message(
+    tmp_path, kept, postbox, monkeypatch
+):
+    short(monkeypatch.setattr)
+    opened(tmp_path, *kept)
+    asked, go = threading.Event(), threading.Event()
+    take = postbox.handle_RCPT
+
+    async def held(*arguments):
+        asked.set()
+        await anyio.to_thread.run_sync(lambda: go.wait(ANSWER_S))
+        return await take(*arguments)
+
+    postbox.handle_RCPT = held
+    with agent(tmp_path) as process:
+        await anyio.to_thread.run_sync(lambda: until(asked.is_set))
+        process.kill()
+        go.set()
+    async with opened(tmp_path, *kept) as app:
+        # It may be proven unsent and be sent then, or be found absent and be told so.
+        outcome = await app.wait("one", timeout=ANSWER_S)
+        assert outcome.status in ("succeeded", "failed_safe_to_retry"), outcome
+        again = await send(app, text="It is on its way.")
+        assert (await app.wait("one", timeout=ANSWER_S)).status == "succeeded", again
+    assert len(postbox.taken) == 1
+
+
 @pytest.mark.proves("MAIL-10")
 async def test_two_processes_with_one_id_send_once(tmp_path, server, postbox):
     async with opened(tmp_path, server) as app, opened(tmp_path, server) as other:
